@@ -1,0 +1,149 @@
+"""Every error Airlox raises, in one hierarchy.
+
+    AirloxError
+    ├── ProtocolError          bytes from outside break a rule of the protocol
+    │   ├── ValidationError    malformed or unsafe
+    │   │   ├── EncodingError  not the one canonical form
+    │   │   ├── OrderError     out of sequence, repeated, or from nowhere
+    │   │   └── LimitError     beyond a numeric bound of protocol/limits.py
+    │   ├── SignatureError     a signature does not verify
+    │   ├── DecryptError       ciphertext does not open under the key
+    │   └── PolicyError        well formed, but not allowed in this session
+    ├── RelayError             the relay refused a request (carries status and code)
+    ├── ConnectionLost         the relay could not be reached, or the line broke
+    ├── SessionClosed          the session ended, expired, or this participant was cut off
+    ├── JobRefused             a job was not accepted (carries the reason)
+    ├── WaitTimeout            a wait reached its deadline
+    ├── StorageError           a local file could not be read or written
+    ├── TreeError              a working tree cannot be sent or applied
+    ├── SandboxError           a sandbox layer cannot be had
+    └── UsageError             the call itself makes no sense
+
+Each error carries a stable `code` for machines, a message that names the object, and, where
+there is one, a `hint` with the next step. Secrets (keys, invites, tokens) never enter either.
+"""
+
+from __future__ import annotations
+
+
+class AirloxError(Exception):
+    """Base of all errors of this package.
+
+    `code` is stable and meant for programs; `hint` says what to do next, or is None.
+    """
+
+    code: str = "error"
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ProtocolError(AirloxError):
+    """Bytes from the relay or a participant break a rule of the protocol."""
+
+    code = "protocol"
+
+
+class ValidationError(ProtocolError):
+    """Malformed or unsafe."""
+
+    code = "invalid"
+
+
+class EncodingError(ValidationError):
+    """Not in the one canonical form."""
+
+    code = "encoding"
+
+
+class OrderError(ValidationError):
+    """Out of sequence, repeated, or from an unknown author."""
+
+    code = "order"
+
+
+class LimitError(ValidationError):
+    """Beyond a bound of `protocol/limits.py`."""
+
+    code = "limit"
+
+
+class SignatureError(ProtocolError):
+    """A signature does not verify."""
+
+    code = "signature"
+
+
+class DecryptError(ProtocolError):
+    """Ciphertext does not open under the key."""
+
+    code = "decrypt"
+
+
+class PolicyError(ProtocolError):
+    """Well formed, but not allowed in this session."""
+
+    code = "policy"
+
+
+class RelayError(AirloxError):
+    """The relay refused a request; `status` is the HTTP status, `code` the relay's own word."""
+
+    def __init__(self, status: int, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f'relay answered {status} {code}: "{message}"', code=code, hint=hint)
+        self.status = status
+
+
+class ConnectionLost(AirloxError):
+    """The relay could not be reached, or the connection broke. Retrying may help."""
+
+    code = "connection_lost"
+
+
+class SessionClosed(AirloxError):
+    """The session ended or expired, or this participant left or was cut off."""
+
+    code = "session_closed"
+
+
+class JobRefused(AirloxError):
+    """A job was not accepted; `code` names the reason (`no_runner_available`, `runner_busy`, …)."""
+
+    code = "job_refused"
+
+
+class WaitTimeout(AirloxError):
+    """A wait reached its deadline before what it waited for came."""
+
+    code = "timeout"
+
+
+class StorageError(AirloxError):
+    """A local file could not be read or written."""
+
+    code = "storage"
+
+
+class TreeError(AirloxError):
+    """A working tree cannot be sent, or cannot be applied safely."""
+
+    code = "tree"
+
+
+class SandboxError(AirloxError):
+    """A sandbox layer that is needed cannot be had; `code` is one of the codes of the doctor."""
+
+    code = "sandbox_unavailable"
+
+
+class UsageError(AirloxError):
+    """The call or command line makes no sense as given."""
+
+    code = "usage"

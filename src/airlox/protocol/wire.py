@@ -1,0 +1,194 @@
+"""The relay's HTTP API as data: paths, header names, error codes, event names.
+
+Both ends of the wire read this table; neither spells a path or a code itself.
+Source: docs/protocol.md, chapter "HTTP API".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+API: Final = "/v1"
+HEALTH: Final = "/v1/health"
+SESSIONS: Final = "/v1/sessions"
+
+
+def session(sid: str) -> str:
+    """Path of a session; every other path of the session starts with it."""
+    return f"{SESSIONS}/{sid}"
+
+
+def participants(sid: str) -> str:
+    return f"{session(sid)}/participants"
+
+
+def leave(sid: str) -> str:
+    return f"{session(sid)}/leave"
+
+
+def events(sid: str, after: int | None = None) -> str:
+    """All events with a number greater than `after`, in one answer; without it, all."""
+    return f"{session(sid)}/events" + ("" if after is None else f"?after={after}")
+
+
+def stream(sid: str) -> str:
+    return f"{session(sid)}/stream"
+
+
+def items(sid: str) -> str:
+    return f"{session(sid)}/items"
+
+
+def blob(sid: str, item: str) -> str:
+    return f"{session(sid)}/items/{item}/blob"
+
+
+def ack(sid: str, item: str) -> str:
+    return f"{session(sid)}/items/{item}/ack"
+
+
+def want(sid: str, item: str) -> str:
+    return f"{session(sid)}/items/{item}/want"
+
+
+def close(sid: str) -> str:
+    return f"{session(sid)}/close"
+
+
+def revoke(sid: str, role: str) -> str:
+    return f"{session(sid)}/roles/{role}/revoke"
+
+
+def audit(sid: str) -> str:
+    return f"{session(sid)}/audit.jsonl"
+
+
+def runners(sid: str) -> str:
+    return f"{session(sid)}/runners"
+
+
+def approve(sid: str, runner: str) -> str:
+    return f"{session(sid)}/runners/{runner}/approve"
+
+
+def reject(sid: str, runner: str) -> str:
+    return f"{session(sid)}/runners/{runner}/reject"
+
+
+def heartbeat(sid: str) -> str:
+    return f"{session(sid)}/runners/me/heartbeat"
+
+
+def runner_stream(sid: str) -> str:
+    return f"{session(sid)}/runners/me/stream"
+
+
+def jobs(sid: str) -> str:
+    return f"{session(sid)}/jobs"
+
+
+def job(sid: str, job_id: str) -> str:
+    return f"{session(sid)}/jobs/{job_id}"
+
+
+def claim(sid: str, job_id: str) -> str:
+    return f"{job(sid, job_id)}/claim"
+
+
+def cancel(sid: str, job_id: str) -> str:
+    return f"{job(sid, job_id)}/cancel"
+
+
+def job_output(sid: str, job_id: str) -> str:
+    """Where the assigned runner posts segments of live output (full sessions)."""
+    return f"{job(sid, job_id)}/output"
+
+
+def job_stream(sid: str, job_id: str, from_byte: int | None = None) -> str:
+    """One job as it happens: segments, state, result (full sessions)."""
+    return f"{job(sid, job_id)}/stream" + ("" if from_byte is None else f"?from={from_byte}")
+
+
+def packs(sid: str, job_id: str) -> str:
+    return f"{job(sid, job_id)}/packs"
+
+
+def pack(sid: str, job_id: str, number: int) -> str:
+    return f"{packs(sid, job_id)}/{number}"
+
+
+def lack(sid: str, job_id: str) -> str:
+    """Where the assigned runner names the content it lacks (full sessions)."""
+    return f"{job(sid, job_id)}/lack"
+
+
+class Headers:
+    """Header names, lower case as ASGI and HTTP/2 have them."""
+
+    AUTHORIZATION: Final = "authorization"
+    TARGET: Final = "airlox-target"
+    JOIN_SECRET: Final = "airlox-join-secret"
+    LAST_EVENT_ID: Final = "last-event-id"
+
+
+class EventKind:
+    """Kinds of a session's events, and of a job's stream."""
+
+    PARTICIPANT: Final = "participant"
+    ITEM: Final = "item"
+    LEFT: Final = "left"
+    REVOKED: Final = "revoked"
+    EVICTED: Final = "evicted"
+    WANT: Final = "want"
+    RESEEDED: Final = "reseeded"
+    JOB: Final = "job"
+    CLOSED: Final = "closed"
+    # on a runner's own stream
+    JOB_ASSIGNED: Final = "job_assigned"
+    JOB_CANCEL: Final = "job_cancel"
+    REJECTED: Final = "rejected"
+    PACK: Final = "pack"
+    # on a job's stream
+    SEGMENT: Final = "segment"
+    LACK: Final = "lack"
+    END: Final = "end"
+
+
+class JobState:
+    """States the relay keeps of a job. Only `FAILED` ends a 0.1.0 client's wait."""
+
+    ASSIGNED: Final = "assigned"
+    RUNNING: Final = "running"
+    FINISHED: Final = "finished"
+    FAILED: Final = "failed"
+
+
+STATUS_OF: Final = {
+    "bad_request": 400,
+    "invalid_manifest": 400,
+    "invalid_join": 400,
+    "invalid_item": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "policy": 403,
+    "revoked": 403,
+    "never_expires_not_allowed": 403,
+    "not_found": 404,
+    "exists": 409,
+    "duplicate": 409,
+    "present": 409,
+    "not_assigned": 409,
+    "no_runner_available": 409,
+    "runner_busy": 409,
+    "evicted": 410,
+    "gone": 410,
+    "too_large": 413,
+    "rate_limited": 429,
+    "too_many_wants": 429,
+    "busy": 503,
+    "full": 507,
+}
+"""Every error code of the relay and the HTTP status it travels with."""
+
+ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""Largest JSON answer a 0.1.0 client accepts; `/events` is never paged for it."""
