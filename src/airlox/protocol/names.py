@@ -1,0 +1,184 @@
+"""Names and short texts that people, file systems and terminals get to see.
+
+Three rules live here: what one file name may be (`check_safe_name`), what a path inside an
+archive may be (`check_archive_path`), and what a participant may call itself
+(`check_display_text`). The sets of refused characters are those of the wire format, neither
+wider nor narrower, since being stricter would refuse what other clients accept. Nothing is
+trimmed or normalised: a name is accepted as it stands or refused.
+
+What this leaves to others: which extension goes with which kind of file (`payload.py`), entries
+of an archive that collide with each other (`archive.py`), and names that only one platform
+cannot store, which whoever writes to disk maps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import chain
+from typing import Final
+
+from airlox.errors import PolicyError, ValidationError
+
+NAME_BYTES: Final = 255
+"""Longest file name, in UTF-8 bytes: what one component may have on common file systems."""
+PATH_BYTES: Final = 512
+"""Longest path inside an archive, in UTF-8 bytes without the slash of a directory."""
+PATH_DEPTH: Final = 32
+"""Most components of a path inside an archive."""
+DISPLAY_NAME_CHARS: Final = 64
+DESCRIPTION_CHARS: Final = 280
+HOST_CHARS: Final = 128
+
+_SURROGATES: Final = (0xD800, 0xDFFF)
+
+# Separators, controls, and what hides or reorders the characters around it.
+_UNSAFE_RANGES: Final = (
+    (0x00, 0x1F),
+    (0x2F, 0x2F),
+    (0x3A, 0x3A),
+    (0x5C, 0x5C),
+    (0x7F, 0x9F),
+    (0xAD, 0xAD),
+    (0x61C, 0x61C),
+    (0x180E, 0x180E),
+    (0x200B, 0x200F),
+    (0x202A, 0x202E),
+    (0x2060, 0x2064),
+    (0x2066, 0x206F),
+    _SURROGATES,
+    (0xFEFF, 0xFEFF),
+    (0xFFF9, 0xFFFB),
+    (0xE0001, 0xE0001),
+    (0xE0020, 0xE007F),
+)
+_UNSAFE: Final = frozenset(chr(c) for first, last in _UNSAFE_RANGES for c in range(first, last + 1))
+
+# Anything that is blank, invisible or private: two names that look alike must be alike.
+_UNSHOWABLE_RANGES: Final = (
+    (0x00, 0x1F),
+    (0x7F, 0x9F),
+    (0xAD, 0xAD),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180E, 0x180F),
+    (0x200B, 0x200B),
+    (0x2028, 0x202E),
+    (0x2060, 0x2064),
+    (0x2066, 0x206F),
+    (0x2800, 0x2800),
+    (0x3164, 0x3164),
+    _SURROGATES,
+    (0xE000, 0xF8FF),
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF9, 0xFFFC),
+    (0x13430, 0x1343F),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE007F),
+    (0xE0100, 0xE01EF),
+    (0xF0000, 0x10FFFF),
+)
+# Alternating first refused and first allowed code point: an odd rank is refused. A set of every
+# one of them would hold 140,000 characters.
+_UNSHOWABLE_BOUNDS: Final = tuple(
+    chain.from_iterable((first, last + 1) for first, last in _UNSHOWABLE_RANGES)
+)
+
+# Unicode White_Space as far as it is not refused everywhere, and the two joiners.
+_NOT_AT_ENDS: Final = frozenset(
+    " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u200c\u200d\u202f\u205f\u3000"
+)
+
+_DEVICES: Final = frozenset(
+    ("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)))
+)
+
+_SHOWN_CHARS: Final = 80
+
+
+def quote_name(name: str) -> str:
+    """`name` in quotes for a message: cut to a line, with nothing a terminal would act on."""
+    return repr(name if len(name) <= _SHOWN_CHARS else name[: _SHOWN_CHARS - 1] + "…")
+
+
+def check_safe_name(name: str) -> None:
+    """Check one file name: of a file item, a job's program, an out file.
+
+    Raises PolicyError when the name is not a single portable component, or starts with a dot.
+    """
+    fault = _component_fault(name)
+    if fault is None and name.startswith("."):
+        fault = "starts with a dot"
+    if fault is None and len(name.encode()) > NAME_BYTES:
+        fault = f"is longer than {NAME_BYTES} bytes"
+    if fault is not None:
+        raise PolicyError(
+            f"file name {quote_name(name)} {fault}",
+            code="unsafe_name",
+            hint="give the file another name",
+        )
+
+
+def check_archive_path(path: str) -> None:
+    """Check the path of an archive's entry; that of a directory comes without its last slash.
+
+    Raises ValidationError when it is absolute, climbs, is too long or too deep, or when one of
+    its components is not portable. A leading dot is fine here.
+    """
+    components = path.split("/")
+    fault = next((f for c in components if (f := _component_fault(c)) is not None), None)
+    if fault is None and len(components) > PATH_DEPTH:
+        fault = f"is deeper than {PATH_DEPTH} parts"
+    if fault is None and len(path.encode()) > PATH_BYTES:
+        fault = f"is longer than {PATH_BYTES} bytes"
+    if fault is not None:
+        raise ValidationError(f"archive path {quote_name(path)} {fault}", code="unsafe_path")
+
+
+def check_display_text(text: str, *, what: str, max_chars: int) -> None:
+    """Check a text that `what` (a field's name) shows to people: 1 to `max_chars` characters.
+
+    Raises ValidationError for another length, for a character that is invisible or steers the
+    text around it, and for white space at either end.
+    """
+    if not 1 <= len(text) <= max_chars:
+        fault = f"has {len(text)} characters, not 1 to {max_chars}"
+    elif any(bisect_right(_UNSHOWABLE_BOUNDS, ord(c)) % 2 for c in text):
+        fault = "has a character that cannot be shown safely"
+    elif text[0] in _NOT_AT_ENDS or text[-1] in _NOT_AT_ENDS:
+        fault = "starts or ends with white space"
+    else:
+        return
+    raise ValidationError(f"{what} {quote_name(text)} {fault}", code="unsafe_text")
+
+
+def check_display_name(text: str) -> None:
+    """Check the name a participant goes by. Raises ValidationError."""
+    check_display_text(text, what="display_name", max_chars=DISPLAY_NAME_CHARS)
+
+
+def check_description(text: str) -> None:
+    """Check what a participant says of itself. Raises ValidationError."""
+    check_display_text(text, what="description", max_chars=DESCRIPTION_CHARS)
+
+
+def check_host(text: str) -> None:
+    """Check the host a runner says it runs on. Raises ValidationError."""
+    check_display_text(text, what="host", max_chars=HOST_CHARS)
+
+
+def _component_fault(name: str) -> str | None:
+    """What keeps `name` from being one portable path component, or None."""
+    if not name:
+        return "has an empty part"
+    if name in (".", ".."):
+        return "has a part that climbs or stays"
+    if not _UNSAFE.isdisjoint(name):
+        return "has a character that is not portable"
+    if name[-1] in ". ":
+        return "has a part ending in a dot or space"
+    if name.split(".", 1)[0].lower() in _DEVICES:
+        return "has a part that is a device on some systems"
+    return None
