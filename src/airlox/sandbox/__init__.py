@@ -1,0 +1,35 @@
+"""Run one command, confined. Knows nothing of sessions, keys or relays.
+
+`NAMES` is the table of sandboxes; each module offers `open_sandbox(options)`. Modules are imported
+on first use, so that naming a sandbox costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, cast
+
+from airlox.errors import UsageError
+
+if TYPE_CHECKING:
+    from airlox.sandbox.base import Sandbox, SandboxOptions
+
+NAMES = {
+    "local": "airlox.sandbox.local",
+    "process": "airlox.sandbox.process",
+}
+
+
+def open_sandbox(name: str, options: SandboxOptions) -> Sandbox:
+    """The sandbox called `name`.
+
+    Raises:
+        UsageError: no sandbox has this name.
+    """
+    if name not in NAMES:
+        known = ", ".join(sorted(NAMES))
+        raise UsageError(
+            f'there is no sandbox "{name}"', code="unknown_sandbox", hint=f"use {known}"
+        )
+    module = importlib.import_module(NAMES[name])
+    return cast("Sandbox", module.open_sandbox(options))

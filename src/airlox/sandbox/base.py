@@ -1,0 +1,195 @@
+"""What every sandbox speaks: the plan of a command, its outcome, and the interface itself.
+
+Frozen data and one `Protocol`; no system call, no clock. A `Plan` is the one truth about what a
+command may touch: whatever is not in it does not exist for the command. An `Outcome` is what the
+sandbox saw from outside, never what the command says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from airlox.errors import SandboxError
+
+MIB = 1024 * 1024
+OUTPUT_CHUNK_BYTES = 64 * 1024
+STDOUT = 1
+STDERR = 2
+
+
+class Network(StrEnum):
+    """How far a command's sockets reach."""
+
+    OFF = "off"
+    ON = "on"
+
+
+class Cause(StrEnum):
+    """Why a command ended."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    TIME_OUT = "time_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK = "disk"
+    PROCESS_LIMIT = "process_limit"
+    CANCELLED = "cancelled"
+    SANDBOX_UNAVAILABLE = "sandbox_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the host, and the path at which the command finds it."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a command may use. `None` for memory means: measured, not limited."""
+
+    timeout_s: float
+    memory_bytes: int | None
+    processes: int = 512
+    open_files: int = 8192
+    file_bytes: int = 1024 * MIB
+    tmp_bytes: int = 512 * MIB
+    tmp_files: int = 100_000
+    shm_bytes: int = 256 * MIB
+    disk_bytes: int = 4096 * MIB
+    disk_files: int = 500_000
+    disk_floor_bytes: int = 256 * MIB
+    grace_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the command finds its folders, as it sees them."""
+
+    work: str
+    out: str
+    home: str
+    tmp: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One command and everything it may touch.
+
+    `argv[0]` is looked up on the `PATH` of `env` unless it holds a slash. `cwd` and `env` use the
+    paths of the sandbox's `Layout`. `work`, `out` and `home` are existing host folders that belong
+    to the sandbox's `owner()`. Each toolchain appears, read-only, at the same path as outside.
+    """
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    cwd: str
+    work: Path
+    out: Path
+    home: Path
+    limits: Limits
+    toolchains: tuple[Mount, ...] = ()
+    network: Network = Network.OFF
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended, as seen from outside.
+
+    `limit` is the limit that was hit (milliseconds, bytes or a count, by `cause`). `peak_bytes` is
+    the most memory seen at once, measured as `peak_source` says (`cgroup`, `watcher`: the sum over
+    all processes; `rusage`: the largest single process), or None if nothing was measured.
+    """
+
+    cause: Cause
+    exit_code: int | None = None
+    signal: int | None = None
+    wall_ms: int = 0
+    peak_bytes: int | None = None
+    peak_source: str | None = None
+    oom_kills: int = 0
+    limit: int | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One wall: whether it stands on this machine, and if not, why and what would raise it."""
+
+    name: str
+    on: bool
+    detail: str = ""
+    code: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a sandbox can do on this machine. `refusal` is the error that `run` would raise."""
+
+    sandbox: str
+    builder: str
+    layers: tuple[Layer, ...]
+    usable: bool
+    refusal: SandboxError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """What the operator chose. `state_dir` is private to the runner and outlives it."""
+
+    state_dir: Path
+    job_user: str | None = None
+    require_layers: tuple[str, ...] = ()
+    builder: str | None = None
+    gpus: str = "none"
+
+
+OutputSink = Callable[[int, bytes], None]
+
+
+class Sandbox(Protocol):
+    """One way of confining a command. `run` may be called for many plans at once."""
+
+    name: str
+
+    def probe(self) -> Report:
+        """Say what this machine can do, by trying it."""
+
+    def prepare(self) -> None:
+        """Make ready to run.
+
+        Raises:
+            SandboxError: a needed layer cannot be had; nothing weaker is put in its place.
+        """
+
+    def layout(self, work: Path, out: Path, home: Path) -> Layout:
+        """Where a command finds these host folders."""
+
+    def owner(self) -> tuple[int, int] | None:
+        """The uid and gid the writable folders must belong to; None: the runner's own."""
+
+    async def run(
+        self,
+        plan: Plan,
+        *,
+        on_output: OutputSink,
+        cancel: asyncio.Event,
+        on_started: Callable[[int], None] | None = None,
+    ) -> Outcome:
+        """Run the command to its end and leave nothing of it behind.
+
+        Called from the main thread's event loop. `on_output(stream, chunk)` gets `STDOUT` or
+        `STDERR` and at most `OUTPUT_CHUNK_BYTES`; it is called in the loop and must not block.
+        Setting `cancel` ends the command. `on_started` gets the host pid of the topmost process.
+
+        Raises:
+            SandboxError: the sandbox could not be built; the command was not started.
+        """
