@@ -1,0 +1,50 @@
+# The commands of this repository. `make` alone lists them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# What `make demo` runs on the "other machine", in the working tree that it sent there.
+DEMO ?= python -m pytest -q -p no:cacheprovider tests/protocol
+# A folder, file or test for `make test`; any options of pytest.
+ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format test test-all bench vectors lock
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make .venv with everything in it: .venv/bin/airlox, .venv/bin/airlox-server
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "airlox: $(PYTHON) is missing: sudo apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) tools/setup.py
+
+demo: setup ## run this tree's tests in a sandbox on "another machine", through a relay of its own
+	@command -v git >/dev/null 2>&1 || { echo "airlox: git is missing: sudo apt-get install git" >&2; exit 1; }
+	@$(BIN)/airlox demo --tree -- $(DEMO)
+
+check: setup ## formatting, lint, types, who may import whom, and the tree itself
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_tree.py
+
+format: setup ## format the code and mend what lint can mend
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+
+test: setup ## every test that is not slow (ARGS=tests/relay for some of them)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+# Exit status 5 of pytest says that no test is marked slow: all of them ran above.
+test-all: test ## every test: those of `make test`, then the slow ones
+	$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+
+bench: setup ## timings beside named peers; results belong into docs/benchmarks.md
+	$(BIN)/python bench/run.py
+
+vectors: setup ## write the conformance vectors of our own again
+	$(BIN)/python tools/make_vectors.py
+
+lock: setup ## write requirements/*.txt again (UPGRADE=1 takes newer versions)
+	UPGRADE=$(UPGRADE) sh tools/make_lock.sh
