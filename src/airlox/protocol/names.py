@@ -18,16 +18,12 @@ from itertools import chain
 from typing import Final
 
 from airlox.errors import PolicyError, ValidationError
+from airlox.protocol import limits
 
-NAME_BYTES: Final = 255
-"""Longest file name, in UTF-8 bytes: what one component may have on common file systems."""
 PATH_BYTES: Final = 512
-"""Longest path inside an archive, in UTF-8 bytes without the slash of a directory."""
+"""Longest name of an archive's entry, in UTF-8 bytes, the last slash of a directory included."""
 PATH_DEPTH: Final = 32
-"""Most components of a path inside an archive."""
-DISPLAY_NAME_CHARS: Final = 64
-DESCRIPTION_CHARS: Final = 280
-HOST_CHARS: Final = 128
+"""Most parts of a path inside an archive."""
 
 _SURROGATES: Final = (0xD800, 0xDFFF)
 
@@ -111,8 +107,8 @@ def check_safe_name(name: str) -> None:
     fault = _component_fault(name)
     if fault is None and name.startswith("."):
         fault = "starts with a dot"
-    if fault is None and len(name.encode()) > NAME_BYTES:
-        fault = f"is longer than {NAME_BYTES} bytes"
+    if fault is None and len(name.encode()) > limits.FILE_NAME_BYTES:
+        fault = f"is longer than {limits.FILE_NAME_BYTES} bytes"
     if fault is not None:
         raise PolicyError(
             f"file name {quote_name(name)} {fault}",
@@ -121,23 +117,23 @@ def check_safe_name(name: str) -> None:
         )
 
 
-def check_archive_path(path: str) -> None:
-    """Check the path of an archive's entry; that of a directory comes without its last slash.
+def check_archive_path(name: str) -> None:
+    """Check the name of an archive's entry; that of a directory ends in one slash.
 
     Raises ValidationError when it is absolute, climbs, is too long or too deep, or when one of
-    its components is not portable. A leading dot is fine here.
+    its parts is not portable. A leading dot is fine here.
     """
-    components = path.split("/")
-    fault = next((f for c in components if (f := _component_fault(c)) is not None), None)
-    if fault is None and len(components) > PATH_DEPTH:
+    parts = name.removesuffix("/").split("/")
+    fault = next((f for part in parts if (f := _component_fault(part)) is not None), None)
+    if fault is None and len(parts) > PATH_DEPTH:
         fault = f"is deeper than {PATH_DEPTH} parts"
-    if fault is None and len(path.encode()) > PATH_BYTES:
+    if fault is None and len(name.encode()) > PATH_BYTES:
         fault = f"is longer than {PATH_BYTES} bytes"
     if fault is not None:
-        raise ValidationError(f"archive path {quote_name(path)} {fault}", code="unsafe_path")
+        raise ValidationError(f"archive path {quote_name(name)} {fault}", code="unsafe_path")
 
 
-def check_display_text(text: str, *, what: str, max_chars: int) -> None:
+def check_display_text(text: str, what: str, max_chars: int) -> None:
     """Check a text that `what` (a field's name) shows to people: 1 to `max_chars` characters.
 
     Raises ValidationError for another length, for a character that is invisible or steers the
@@ -154,21 +150,6 @@ def check_display_text(text: str, *, what: str, max_chars: int) -> None:
     raise ValidationError(f"{what} {quote_name(text)} {fault}", code="unsafe_text")
 
 
-def check_display_name(text: str) -> None:
-    """Check the name a participant goes by. Raises ValidationError."""
-    check_display_text(text, what="display_name", max_chars=DISPLAY_NAME_CHARS)
-
-
-def check_description(text: str) -> None:
-    """Check what a participant says of itself. Raises ValidationError."""
-    check_display_text(text, what="description", max_chars=DESCRIPTION_CHARS)
-
-
-def check_host(text: str) -> None:
-    """Check the host a runner says it runs on. Raises ValidationError."""
-    check_display_text(text, what="host", max_chars=HOST_CHARS)
-
-
 def _component_fault(name: str) -> str | None:
     """What keeps `name` from being one portable path component, or None."""
     if not name:
@@ -179,6 +160,7 @@ def _component_fault(name: str) -> str | None:
         return "has a character that is not portable"
     if name[-1] in ". ":
         return "has a part ending in a dot or space"
-    if name.split(".", 1)[0].lower() in _DEVICES:
+    # Windows drops white space before the first dot: "con .md" opens the console as well.
+    if name.split(".", 1)[0].rstrip().lower() in _DEVICES:
         return "has a part that is a device on some systems"
     return None
