@@ -1,0 +1,287 @@
+"""Every limit of a relay, in one table: flag, `AIRLOX_*` variable, default, bounds, meaning.
+
+The fields of `Config` are that table: `max_item_bytes` is the flag `--max-item-bytes` and the
+variable `AIRLOX_MAX_ITEM_BYTES`. A flag wins over its variable, which wins over the default.
+Sizes take the suffixes K, M and G (powers of 1024). Bounds of the *format* are not here but in
+`protocol/limits.py`; a relay may only be stricter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from airlox.errors import UsageError
+from airlox.protocol import limits, wire
+
+KIB: Final = limits.KIB
+MIB: Final = limits.MIB
+GIB: Final = 1024 * MIB
+
+# What an event costs in the answer of `/events`, at most (see `Config.event_reserve_bytes`).
+EVICTED_EVENT_BYTES: Final = 96
+JOB_EVENTS_BYTES: Final = 4 * 640
+LEFT_EVENT_BYTES: Final = 160
+WANT_EVENTS_BYTES: Final = 2 * MIB
+
+
+class Bounds(NamedTuple):
+    """Smallest and largest value an operator may choose, and what the option is for."""
+
+    low: int
+    high: int
+    text: str
+
+
+def _count(default: int, low: int, high: int, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(low, high, text)})
+
+
+def _flag(default: bool, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(0, 1, text)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The settings of one relay. `data` is None for a relay that keeps everything in memory."""
+
+    data: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8080
+    log_level: str = "info"
+
+    # sessions
+    max_lifetime_s: int = _count(
+        limits.LIFETIME_MS // 1000, 1, limits.LIFETIME_MS // 1000, "longest life of a session"
+    )
+    allow_never_expires: bool = _flag(True, "allow sessions that last until they are closed")
+    max_sessions: int = _count(10_000, 1, 10_000_000, "sessions at one time")
+    max_session_bytes: int = _count(2 * GIB, 1, 1 << 50, "sealed bytes one session may hold")
+    max_clock_ahead_s: int = _count(
+        600, 0, 86_400, "how far a new session's clock may be ahead of the relay's"
+    )
+    max_manifest_age_s: int = _count(
+        86_400, 60, 30 * 86_400, "age at which a signed manifest no longer opens a session"
+    )
+    # what a session holds
+    max_participants: int = _count(500, 1, 5_000, "participants of one session, also past ones")
+    max_items: int = _count(20_000, 1, 40_000, "items of one session")
+    max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
+    max_item_bytes: int = _count(100 * MIB, 1, limits.ITEM_BYTES, "largest item of a session")
+    # rates, per minute or second
+    creates_per_minute: int = _count(60, 0, 1_000_000, "new sessions per address; 0 is no limit")
+    joins_per_minute: int = _count(240, 0, 1_000_000, "joins per session; 0 is no limit")
+    posts_per_second: int = _count(
+        2_000, 0, 1_000_000, "posts per participant, in bursts of twice as many; 0 is no limit"
+    )
+    max_wants: int = _count(100, 1, 10_000, "blobs one participant may be waiting for")
+    want_s: int = _count(600, 1, 86_400, "how long a request for an evicted blob stands")
+    want_repeat_s: int = _count(240, 0, 86_400, "time after which a request is announced again")
+    # connections and transfers
+    max_connections: int = _count(20_000, 1, 1_000_000, "connections at one time")
+    max_streams: int = _count(10_000, 1, 1_000_000, "open streams at one time")
+    max_streams_per_participant: int = _count(16, 1, 1_000, "open streams of one participant")
+    stream_queue_bytes: int = _count(
+        MIB, 64 * KIB, 64 * MIB, "bytes that may wait for one slow reader before it is cut"
+    )
+    stall_s: int = _count(60, 1, 3_600, "a stream whose reader takes nothing for this long is cut")
+    keepalive_s: int = _count(15, 1, 30, "pause between keepalives on a silent stream")
+    max_transfers: int = _count(128, 1, 100_000, "large bodies under way at one time")
+    body_s: int = _count(30, 1, 3_600, "time for a request's body, before its size is counted")
+    min_bytes_per_second: int = _count(
+        16 * KIB, 1, GIB, "slowest transfer that is waited for, in bytes per second"
+    )
+    # runners and jobs
+    online_s: int = _count(30, 1, 600, "a runner without a stream is online this long")
+    runner_grace_s: int = _count(120, 1, 86_400, "a runner away for this long has lost its jobs")
+    claim_s: int = _count(60, 1, 3_600, "time a runner has to take a job it was given")
+    cancel_s: int = _count(60, 1, 3_600, "time a cancelled job has to report before it is ended")
+    # live output and packs of full sessions
+    live_ring_bytes: int = _count(MIB, 64 * KIB, 64 * MIB, "live output held per job")
+    live_total_bytes: int = _count(256 * MIB, MIB, 64 * GIB, "live output held in all")
+    max_packs: int = _count(4_096, 1, limits.PACKS, "packs of one job's tree")
+    unclaimed_pack_s: int = _count(600, 1, 86_400, "packs without a job are dropped after this")
+    # storage
+    min_free_bytes: int = _count(
+        256 * MIB, 0, 1 << 50, "free disk space below which nothing new is taken"
+    )
+    inline_blob_bytes: int = _count(
+        64 * KIB, 0, MIB, "blobs up to this size are made durable together with their item"
+    )
+    journal_segment_bytes: int = _count(
+        32 * MIB, 4 * KIB, GIB, "size at which a piece of the journal is closed"
+    )
+    journal_segment_s: int = _count(
+        30, 1, 3_600, "age at which it is; purged bytes leave the disk within twice this time"
+    )
+    max_pending_bytes: int = _count(
+        64 * MIB, MIB, GIB, "posts waiting for the disk before new ones are refused"
+    )
+    sweep_ms: int = _count(500, 10, 60_000, "pause between two looks at what has expired")
+
+    def __post_init__(self) -> None:
+        for field in limit_fields():
+            bounds, value = bounds_of(field), getattr(self, field.name)
+            if not bounds.low <= value <= bounds.high:
+                raise UsageError(
+                    f"{flag_of(field.name)} must lie between {bounds.low} and {bounds.high}"
+                )
+
+    @property
+    def event_reserve_bytes(self) -> int:
+        """What must stay free of a session's event list for events that cannot be refused.
+
+        A 0.1.0 client reads the whole list in one answer of at most 32 MiB.
+        """
+        return (
+            self.max_items * EVICTED_EVENT_BYTES
+            + self.max_jobs * JOB_EVENTS_BYTES
+            + self.max_participants * LEFT_EVENT_BYTES
+        )
+
+    @property
+    def item_event_bytes(self) -> int:
+        """Size of the event list up to which items and joins are taken."""
+        return self.want_event_bytes - WANT_EVENTS_BYTES
+
+    @property
+    def want_event_bytes(self) -> int:
+        """Size of the event list up to which blobs may be asked back."""
+        return wire.ANSWER_BYTES - 64 * KIB - self.event_reserve_bytes
+
+
+def limit_fields() -> list[dataclasses.Field[Any]]:
+    """The rows of the table: every field that has bounds."""
+    return [field for field in dataclasses.fields(Config) if "bounds" in field.metadata]
+
+
+def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
+    bounds: Bounds = field.metadata["bounds"]
+    return bounds
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    return "AIRLOX_" + name.upper()
+
+
+def parse_config(argv: Sequence[str], environment: Mapping[str, str], version: str) -> Config:
+    """The settings a command line and an environment ask for. Raises UsageError.
+
+    `--help` and `--version` print and leave with SystemExit(0).
+    """
+    given = vars(_parser(version).parse_args(argv))
+    values: dict[str, Any] = {}
+    for field in limit_fields():
+        text = given[field.name]
+        if text is None:
+            text = environment.get(variable_of(field.name))
+        if text is not None:
+            values[field.name] = _parse_value(field, text)
+    host, port = _parse_listen(
+        given["listen"] or environment.get("AIRLOX_LISTEN") or "127.0.0.1:8080"
+    )
+    return Config(
+        data=_data(given, environment),
+        host=host,
+        port=port,
+        log_level=_log_level(given["log_level"] or environment.get("AIRLOX_LOG_LEVEL") or "info"),
+        **values,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is an error of ours, not an exit in the middle of parsing."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(message, hint="airlox-server --help shows the options")
+
+
+def _parser(version: str) -> _Parser:
+    parser = _Parser(
+        prog="airlox-server",
+        description="The relay: stores and forwards sealed items. It cannot read them.",
+        epilog="Every option is also a variable: --max-item-bytes is AIRLOX_MAX_ITEM_BYTES. "
+        "Sizes take K, M and G.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"airlox-server {version}")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--data", metavar="DIR", help="the one folder that everything is kept in")
+    where.add_argument("--ephemeral", action="store_true", help="keep everything in memory")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="default 127.0.0.1:8080; port 0 takes a free one"
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    table = parser.add_argument_group("limits")
+    for field in limit_fields():
+        table.add_argument(
+            flag_of(field.name),
+            metavar="yes|no" if field.type == "bool" else "N",
+            help=f"{bounds_of(field).text} (default {_shown(field)})",
+        )
+    return parser
+
+
+def _shown(field: dataclasses.Field[Any]) -> str:
+    if field.type == "bool":
+        return "yes" if field.default else "no"
+    if field.name.endswith("_bytes") and field.default and field.default % KIB == 0:
+        for suffix, size in (("G", GIB), ("M", MIB), ("K", KIB)):
+            if field.default % size == 0:
+                return f"{field.default // size}{suffix}"
+    return str(field.default)
+
+
+_SUFFIXES: Final = {"k": KIB, "m": MIB, "g": GIB}
+_WORDS: Final = {"yes": True, "no": False, "1": True, "0": False, "true": True, "false": False}
+
+
+def _parse_value(field: dataclasses.Field[Any], text: str) -> int | bool:
+    if field.type == "bool":
+        if text.lower() not in _WORDS:
+            raise UsageError(f"{flag_of(field.name)} takes yes or no")
+        return _WORDS[text.lower()]
+    digits, factor = text, 1
+    if field.name.endswith("_bytes") and text[-1:].lower() in _SUFFIXES:
+        digits, factor = text[:-1], _SUFFIXES[text[-1].lower()]
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+        raise UsageError(f"{flag_of(field.name)} takes a whole number, not {text[:40]!r}")
+    return int(digits) * factor
+
+
+def _parse_listen(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise UsageError("--listen takes HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080")
+    return host, int(port)
+
+
+def _data(given: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    if given["ephemeral"]:
+        return None
+    if given["data"]:
+        return str(given["data"])
+    ephemeral = environment.get("AIRLOX_EPHEMERAL", "no").lower()
+    if _WORDS.get(ephemeral, False):
+        return None
+    data = environment.get("AIRLOX_DATA")
+    if not data:
+        raise UsageError(
+            "where should the relay keep its data?",
+            hint="give --data DIR, or --ephemeral to keep everything in memory",
+        )
+    return data
+
+
+def _log_level(text: str) -> str:
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        raise UsageError("--log-level takes debug, info, warning or error")
+    return text.lower()
