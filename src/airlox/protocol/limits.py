@@ -1,0 +1,74 @@
+"""Every numeric bound of the format, with what it protects. A relay may set lower ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# session
+LIFETIME_MS: Final = 30 * 24 * 3600 * 1000
+"""A session ends after 30 days, or never."""
+ITEM_BYTES: Final = 1024 * MIB
+"""Largest `max_item_bytes`: a receiver holds an item in memory to open it."""
+DEFAULT_ITEM_BYTES: Final = 25 * MIB
+FEATURES: Final = 32
+PACKAGE_NAME: Final = 100
+PACKAGE_ENTRY: Final = 200
+
+# people (in code points)
+DISPLAY_NAME: Final = 64
+DESCRIPTION: Final = 280
+HOST: Final = 128
+LABELS: Final = 16
+
+# items
+BLOB_OVERHEAD_BYTES: Final = 28
+"""Nonce (12) and tag (16) around the payload."""
+META_BYTES: Final = 4 * MIB
+"""A reader parses the meta as JSON; the body is opaque."""
+REFS: Final = 64
+ENVELOPE_BYTES: Final = 16 * KIB
+"""64 references and a header fit in 9 KiB."""
+MANIFEST_BYTES: Final = 1 * MIB
+JOIN_BYTES: Final = 16 * KIB
+REASON_BYTES: Final = 4096
+FILE_NAME_BYTES: Final = 255
+
+# jobs
+CODE_BYTES: Final = 1 * MIB
+SCRIPT_BYTES: Final = 64 * KIB
+COMMAND_WORDS: Final = 4096
+COMMAND_BYTES: Final = 128 * KIB
+"""One argument of a Linux process may have 128 KiB; the whole command is held to that."""
+START_FOLDER_BYTES: Final = 4096
+JOB_FILES: Final = 32
+JOB_TIMEOUT_S: Final = 3600
+JOB_MEMORY_MB: Final = (32, 65536)
+LAYERS: Final = 16
+
+# results
+OUTPUT_BYTES: Final = 1 * MIB
+"""Each of stdout and stderr, as UTF-8 in the result."""
+OUT_FILES: Final = 64
+OUT_FILES_SENT: Final = 62
+"""The header's 64 references hold the job, one link of the author's chain and 62 out files."""
+LEFT_OUT: Final = 100
+ENV_TEXT: Final = 200
+ENV_ENTRIES: Final = 512
+
+# live output
+SEGMENT_BYTES: Final = 64 * KIB
+"""Plain bytes in one segment."""
+
+# trees
+PACK_BYTES: Final = 16 * MIB
+"""Plain bytes in one pack: a receiver holds one in memory."""
+PACKS: Final = 65536
+LACK_BYTES: Final = 1 * MIB
+"""Plain bytes of the list of what a runner lacks (32 bytes an entry)."""
+
+# timeline
+EVENT_JUMP: Final = 10_000
+"""A jump of the event number beyond this is a relay's fault or lie, and is dropped."""
