@@ -16,7 +16,7 @@ help: ## this list
 
 setup: ## make .venv with everything in it: .venv/bin/airlox, .venv/bin/airlox-server
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "airlox: $(PYTHON) is missing: sudo apt-get install python3 python3-venv" >&2; exit 1; }
-	@$(PYTHON) tools/setup.py
+	@$(PYTHON) tools/make_venv.py
 
 demo: setup ## run this tree's tests in a sandbox on "another machine", through a relay of its own
 	@command -v git >/dev/null 2>&1 || { echo "airlox: git is missing: sudo apt-get install git" >&2; exit 1; }

@@ -68,7 +68,7 @@ def check_interpreter() -> None:
 def fingerprint(root: Path) -> str:
     """Changes with everything that the environment is made from."""
     digest = hashlib.sha256(f"{root}\n{sys.version}\n{sys.base_prefix}\n".encode())
-    for name in (LOCK, "pyproject.toml", "tools/setup.py"):
+    for name in (LOCK, "pyproject.toml", "tools/make_venv.py"):
         digest.update((root / name).read_bytes())
     return digest.hexdigest()
 

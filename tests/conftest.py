@@ -1,0 +1,32 @@
+"""What every test may count on: no setting of the person who runs it, and steady properties."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A shared machine may pause for a second, and time is never what a property is about. Where CI is
+# set, hypothesis' own profile draws the same examples every time.
+settings.register_profile(
+    "airlox",
+    settings.get_profile("ci" if os.environ.get("CI") else "default"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("airlox")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Forget the caller's AIRLOX_* settings, and give tests a cache that is not the caller's.
+
+    Here, not in a fixture: module-wide fixtures and the processes they start must see it too.
+    """
+    for name in [name for name in os.environ if name.startswith("AIRLOX_")]:
+        del os.environ[name]
+    cache = tempfile.mkdtemp(prefix="airlox-tests-")
+    os.environ["AIRLOX_CACHE_DIR"] = cache
+    config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))

@@ -1,0 +1,1 @@
+"""What tests share: parts of the system, people of a session, clocks, strategies."""

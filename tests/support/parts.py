@@ -1,0 +1,73 @@
+"""Parts of the system that some tests need and some machines lack.
+
+A test that lacks one is skipped with the part's name and how to get it. Where CI is set it fails
+instead: there, `.ci/run` installs what the tests need, and a test that never runs proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the system: whether it is here, and how to get it."""
+
+    is_here: Callable[[], bool]
+    remedy: str
+
+
+def require(part: str) -> None:
+    """Go on only where `part` (a name of `PARTS`) is there: else skip, or fail where CI is set."""
+    wanted = PARTS[part]
+    if wanted.is_here():
+        return
+    missing = f"needs {part}: {wanted.remedy}"
+    if os.environ.get("CI"):
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@cache
+def _runs(*command: str) -> bool:
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _has_command(name: str) -> Callable[[], bool]:
+    # sshd and ip live where an ordinary user's PATH may not look.
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return lambda: shutil.which(name, path=folders) is not None
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _is_linux() -> bool:
+    return sys.platform == "linux"
+
+
+def _has_user_namespaces() -> bool:
+    return _is_linux() and _runs("unshare", "--user", "--map-root-user", "true")
+
+
+PARTS: Mapping[str, Part] = {
+    "git": Part(_has_command("git"), "apt-get install git"),
+    "ip": Part(_has_command("ip"), "apt-get install iproute2"),
+    "linux": Part(_is_linux, "only Linux has what is tested here"),
+    "root": Part(_is_root, "run the tests as root"),
+    "sshd": Part(_has_command("sshd"), "apt-get install openssh-server"),
+    "user namespaces": Part(_has_user_namespaces, "this kernel or container forbids them"),
+}
