@@ -229,5 +229,3 @@ def parse_join(document: str, manifest: Manifest) -> Join:
         kind=body.kind,
         runner=body.runner,
     )
-
-

@@ -106,9 +106,7 @@ def parse_invite(url: str) -> Invite:
         return _parse_owner(base_url, session_id, fields)
     if "ok" in fields:
         raise ValidationError("a member's link must not carry the owner key")
-    return Invite(
-        base_url, session_id, role, _key(fields, "k"), _key(fields, "rk")
-    )
+    return Invite(base_url, session_id, role, _key(fields, "k"), _key(fields, "rk"))
 
 
 def _parse_owner(base_url: str, session_id: SessionId, fields: dict[str, str]) -> Invite:

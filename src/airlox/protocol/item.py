@@ -15,7 +15,7 @@ import msgspec
 
 from airlox.errors import EncodingError, LimitError, ValidationError
 from airlox.protocol import aead, canonical, limits
-from airlox.protocol.canonical import Signed, TimeMs, U53, Wire
+from airlox.protocol.canonical import U53, Signed, TimeMs, Wire
 from airlox.protocol.digest import hash_of, sha256
 from airlox.protocol.encoding import (
     ItemId,
@@ -205,5 +205,3 @@ def parse_frame(body: bytes) -> tuple[str, bytes]:
         return body[4 : 4 + size].decode(), body[4 + size :]
     except UnicodeDecodeError:
         raise EncodingError("envelope is not UTF-8") from None
-
-

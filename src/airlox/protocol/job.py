@@ -10,7 +10,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from airlox.errors import PolicyError, ValidationError
@@ -473,21 +472,20 @@ def check_result_for_job(
         raise PolicyError("this result is by a runner the owner did not approve")
 
 
-def bind_result(result: Result, *, job: Job, input_sha256: str) -> None:
+def bind_result(result: Result, *, job: Job, input_sha256: str | None) -> None:
     """What 0.1.0 leaves unchecked: the result is of this code, these inputs, this tree.
 
-    A job that was refused unread carries digests of nothing. Raises PolicyError.
+    A job that was refused unread carries digests of nothing. `input_sha256` is None when the
+    inputs are not at hand. Raises PolicyError.
     """
-    unread = result.status is Status.REFUSED and result.code_sha256 == NOTHING_HEX
-    if not unread and result.code_sha256 != code_sha256(job):
+    refused = result.status is Status.REFUSED
+    codes = {code_sha256(job)} | ({NOTHING_HEX} if refused else set())
+    if result.code_sha256 not in codes:
         raise PolicyError("this result is of other code than the job's")
-    if not unread and result.input_sha256 not in (input_sha256, *_refused_inputs(result)):
+    # A runner that refuses a job because of its inputs never had them all.
+    inputs = {input_sha256} | ({NOTHING_HEX} if refused else set())
+    if input_sha256 is not None and result.input_sha256 not in inputs:
         raise PolicyError("this result is of other input files than the job's")
     tree = UNSET if job.tree is UNSET else job.tree.digest
     if result.status is Status.COMPLETED and result.tree != tree:
         raise PolicyError("this result is of another tree than the job's")
-
-
-def _refused_inputs(result: Result) -> tuple[str, ...]:
-    # A runner that refuses because of its inputs never had them all.
-    return (NOTHING_HEX,) if result.status is Status.REFUSED else ()

@@ -128,7 +128,12 @@ def item_key(session_key: bytes, session_id: SessionId, item: ItemId) -> bytes:
 
 
 def live_key(
-    session_key: bytes, session_id: SessionId, *, job: ItemId, job_blob: bytes, runner: PublicKey,
+    session_key: bytes,
+    session_id: SessionId,
+    *,
+    job: ItemId,
+    job_blob: bytes,
+    runner: PublicKey,
     random: bytes,
 ) -> bytes:
     """The key of one job's live output: bound to the job, its bytes, the runner, and 16 random

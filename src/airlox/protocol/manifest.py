@@ -59,14 +59,18 @@ _PACKAGE: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _PIN: Final = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)((?:===|[=<>!~]=|[<>])[^\s].*)\Z")
 
 
+def check_kinds(kinds: tuple[JobKind, ...]) -> None:
+    """Raises ValidationError unless the list is sorted, without repeats, and not empty."""
+    if not kinds or list(kinds) != sorted(set(kinds)):
+        raise ValidationError("kinds must be a sorted list of python, shell")
+
+
 class JobLimits(Wire, frozen=True, kw_only=True):
     """What a job of the session may use; each value is a ceiling a job may lower."""
 
     approve_runners: bool
     kinds: tuple[JobKind, ...] | UnsetType = UNSET
-    memory_mb: Annotated[
-        int, msgspec.Meta(ge=limits.JOB_MEMORY_MB[0], le=limits.JOB_MEMORY_MB[1])
-    ]
+    memory_mb: Annotated[int, msgspec.Meta(ge=limits.JOB_MEMORY_MB[0], le=limits.JOB_MEMORY_MB[1])]
     network: bool
     packages: tuple[str, ...]
     return_out: bool
@@ -76,8 +80,8 @@ class JobLimits(Wire, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if _RUNTIME.match(self.runtime) is None:
             raise ValidationError("runtime must look like python3.12")
-        if self.kinds is not UNSET and list(self.kinds) != sorted(set(self.kinds) or {"?"}):
-            raise ValidationError("kinds must be a sorted list of python, shell")
+        if self.kinds is not UNSET:
+            check_kinds(self.kinds)
 
 
 class RoleKeys(Wire, frozen=True, kw_only=True):
@@ -166,15 +170,16 @@ def build_manifest(
         mode=mode,
         owner_pub=keys.owner.public,
         roles=RoleKeys(
-            **{role.value: SigningKey.from_seed(seed).public for role, seed in keys.role_seeds.items()}
+            **{
+                role.value: SigningKey.from_seed(seed).public
+                for role, seed in keys.role_seeds.items()
+            }
         ),
         session_id=keys.session_id,
         v=1,
     )
     document = canonical.encode(
-        _SignedManifest(
-            manifest=body, sig=keys.owner.sign(Label.MANIFEST, canonical.encode(body))
-        )
+        _SignedManifest(manifest=body, sig=keys.owner.sign(Label.MANIFEST, canonical.encode(body)))
     ).decode()
     parse_manifest(document)
     return document

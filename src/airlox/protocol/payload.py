@@ -25,7 +25,7 @@ from airlox.protocol.job import (
     ShellJob,
 )
 from airlox.protocol.keys import parse_public_key
-from airlox.protocol.manifest import JobKind
+from airlox.protocol.manifest import JobKind, check_kinds
 
 
 class Text(Wire, frozen=True, kw_only=True):
@@ -107,8 +107,9 @@ class RunnerInfoNote(Wire, frozen=True, kw_only=True):
             raise ValidationError("runner info has a text that is too long or not printable")
         if len(self.layers) > limits.LAYERS or not all(key.isascii() for key in self.layers):
             raise ValidationError("malformed layers in runner info")
-        if list(self.kinds) != sorted(set(self.kinds) or {"?"}) or self.slots < 1:
-            raise ValidationError("runner info needs kinds, sorted, and at least one slot")
+        check_kinds(self.kinds)
+        if self.slots < 1:
+            raise ValidationError("a runner has at least one slot")
 
 
 Event = RunnerApprove | RunnerReject | JobCancel | SessionClose

@@ -142,9 +142,7 @@ def open_checked(
     return meta, body
 
 
-def check_payload(
-    manifest: Manifest, role: Role, header: Header, meta: Meta, body: bytes
-) -> None:
+def check_payload(manifest: Manifest, role: Role, header: Header, meta: Meta, body: bytes) -> None:
     """The content goes with its header and keeps to the session. Raises as `open_checked`."""
     if meta.type != header.kind:
         raise PolicyError(f"a {header.kind} item carries a {meta.type}")
@@ -217,7 +215,9 @@ def image_mime(body: bytes) -> str | None:
 
 
 def may_take_jobs(
-    manifest: Manifest, runner: PublicKey, approved: frozenset[PublicKey],
+    manifest: Manifest,
+    runner: PublicKey,
+    approved: frozenset[PublicKey],
     rejected: frozenset[PublicKey],
 ) -> bool:
     """Whether the owner's signed events let `runner` take jobs. A rejection is final."""
@@ -233,4 +233,3 @@ def check_may(role: Role, *allowed: Role, what: str) -> None:
         raise PolicyError(
             f"only the {names} may {what}", code="forbidden", hint=f"use the {names} invite"
         )
-

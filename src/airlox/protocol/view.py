@@ -1,0 +1,459 @@
+"""The verified state of a session: what one participant knows, event by event.
+
+`step` takes each event of the relay in order; `open` takes the blob of an item and gives the
+verified, decrypted `Item`. One bad event or item is reported and skipped, it never stops a
+reader. What only the relay claims (who left, job states, evictions) is kept apart from what
+participants signed (items, approvals, results), and never mixed into it.
+Source: docs/protocol.md, "Events" and "What a reader checks".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from airlox.errors import (
+    AirloxError,
+    EncodingError,
+    LimitError,
+    OrderError,
+    PolicyError,
+    ProtocolError,
+)
+from airlox.protocol import canonical, limits
+from airlox.protocol.cert import Join, parse_join
+from airlox.protocol.digest import hash_of, sha256_hex
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.protocol.item import Envelope, ItemRef, Kind, open_item, parse_envelope
+from airlox.protocol.job import Job, Result, bind_result, check_result_for_job
+from airlox.protocol.keys import Role
+from airlox.protocol.manifest import Manifest
+from airlox.protocol.payload import (
+    File,
+    JobCancel,
+    Meta,
+    RunnerApprove,
+    RunnerInfoNote,
+    RunnerReject,
+    SessionClose,
+    Text,
+    decode_payload,
+)
+from airlox.protocol.policy import check_header_rules, check_payload, may_take_jobs
+from airlox.protocol.wire import EventKind
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event as the relay sent it: numbered, otherwise a claim."""
+
+    seq: int
+    kind: str
+    data: dict[str, Any]
+
+
+class EventList(msgspec.Struct, frozen=True):
+    """The answer of `/events`."""
+
+    events: list[Event]
+
+
+def parse_events(document: bytes) -> list[Event]:
+    """The events of an answer of `/events`. Raises EncodingError."""
+    return canonical.decode_loose(document, EventList, "list of events").events
+
+
+def parse_event(seq: str | None, kind: str | None, data: str) -> Event:
+    """An event of the stream. Raises EncodingError."""
+    if seq is None or not (seq.isascii() and seq.isdigit() and len(seq) <= 16):
+        raise EncodingError("event without a number")
+    return Event(int(seq), kind or "", canonical.decode_loose(data, dict[str, Any], "event"))
+
+
+class Participant(msgspec.Struct, frozen=True):
+    """Someone who joined, by a verified join. `left` is the relay's word."""
+
+    join: Join
+    seq: int
+    left: bool = False
+
+    @property
+    def public(self) -> PublicKey:
+        return self.join.participant_pub
+
+    @property
+    def role(self) -> Role:
+        return self.join.role
+
+    @property
+    def name(self) -> str:
+        return self.join.display_name
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A verified, decrypted item. `meta` is its content, `body` the bytes of a file."""
+
+    seq: int
+    author: Participant
+    envelope: Envelope
+    ref: ItemRef
+    meta: Meta
+    body: bytes
+
+    @property
+    def id(self) -> ItemId:
+        return self.envelope.id
+
+    @property
+    def kind(self) -> Kind:
+        return self.envelope.header.kind
+
+    @property
+    def subkind(self) -> str | None:
+        return self.envelope.header.subkind
+
+    @property
+    def created_at_ms(self) -> int:
+        return self.envelope.header.created_at_ms
+
+    @property
+    def author_name(self) -> str:
+        return self.author.name
+
+    @property
+    def text(self) -> str | None:
+        """The message of a text item."""
+        return self.meta.text if isinstance(self.meta, Text) else None
+
+    @property
+    def name(self) -> str | None:
+        """The name of a file item."""
+        return self.meta.name if isinstance(self.meta, File) else None
+
+
+class ItemStatus(StrEnum):
+    """What is known of an item that was announced."""
+
+    PENDING = "pending"
+    """Announced; its blob has not been opened yet."""
+    OK = "ok"
+    REFUSED = "refused"
+    """It broke a rule; final."""
+    EVICTED = "evicted"
+    """The relay no longer has its blob."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One announced item. `reason` says why it was refused."""
+
+    seq: int
+    author: Participant | None
+    envelope: Envelope | None
+    status: ItemStatus
+    reason: str | None = None
+    item: Item | None = field(default=None, repr=False)
+
+
+class RelayJob(msgspec.Struct, frozen=True):
+    """What the relay says of a job. Only a signed result is proof."""
+
+    state: str
+    runner: PublicKey | None
+    reason: str | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What an event did. `item` names the item concerned, `fault` why it was skipped."""
+
+    kind: str
+    item: ItemId | None = None
+    participant: PublicKey | None = None
+    fault: str | None = None
+
+
+IGNORED: Final = Change("ignored")
+
+
+class SessionView:
+    """See the module's text. Not safe to share between threads: its owner holds the lock."""
+
+    def __init__(self, manifest: Manifest, session_key: bytes) -> None:
+        self.manifest = manifest
+        self._session_key = session_key
+        self.last_seq = -1
+        self.closed: str | None = None
+        """The relay's reason, once it said the session ended."""
+        self.participants: dict[PublicKey, Participant] = {}
+        self.records: dict[ItemId, Record] = {}
+        self.relay_jobs: dict[str, RelayJob] = {}
+        self.revoked_roles: set[str] = set()
+        self.approved: set[PublicKey] = set()
+        self.rejected: dict[PublicKey, str | None] = {}
+        self.runner_infos: dict[PublicKey, RunnerInfoNote] = {}
+        self._info_seq: dict[PublicKey, int] = {}
+        self._results: dict[str, list[Item]] = {}
+        self.cancels: dict[str, PublicKey] = {}
+        """Jobs with a signed cancel, and who signed it."""
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────
+
+    def step(self, event: Event) -> Change:
+        """Takes one event. Never raises for what the event holds: a fault is in the change."""
+        if event.seq <= self.last_seq:
+            return IGNORED
+        if event.seq > self.last_seq + limits.EVENT_JUMP:
+            return Change(event.kind, fault="event number jumps too far")
+        self.last_seq = event.seq
+        handler = _HANDLERS.get(event.kind)
+        if handler is None:
+            return IGNORED
+        try:
+            return handler(self, event)
+        except AirloxError as error:
+            return Change(event.kind, fault=error.message)
+
+    def _on_participant(self, event: Event) -> Change:
+        join = parse_join(_text(event, "signed_join"), self.manifest)
+        public = join.participant_pub
+        if public in self.participants:
+            raise OrderError("participant joined twice")
+        self.participants[public] = Participant(join, event.seq)
+        return Change(event.kind, participant=public)
+
+    def _on_item(self, event: Event) -> Change:
+        envelope = parse_envelope(_text(event, "envelope"))
+        known = self.records.get(envelope.id)
+        if known is not None and known.status is not ItemStatus.REFUSED:
+            raise OrderError(f"item {envelope.id} was announced before")
+        author = self.participants.get(envelope.author)
+        record = Record(event.seq, author, envelope, ItemStatus.PENDING)
+        self.records[envelope.id] = record
+        if author is None:
+            return self._refuse(record, "its author never joined")
+        try:
+            check_header_rules(self.manifest, author.join.cert, envelope.header)
+        except ProtocolError as error:
+            return self._refuse(record, error.message)
+        return Change(event.kind, item=envelope.id, participant=author.public)
+
+    def _refuse(self, record: Record, reason: str) -> Change:
+        record.status, record.reason = ItemStatus.REFUSED, reason
+        item = record.envelope.id if record.envelope else None
+        return Change(EventKind.ITEM, item=item, fault=reason)
+
+    def _on_left(self, event: Event) -> Change:
+        public = PublicKey(_text(event, "participant_pub"))
+        self._mark_left(public)
+        return Change(event.kind, participant=public)
+
+    def _on_revoked(self, event: Event) -> Change:
+        role = _text(event, "role")
+        keys = event.data.get("participants")
+        self.revoked_roles.add(role)
+        for public in keys if isinstance(keys, list) else ():
+            if isinstance(public, str):
+                self._mark_left(PublicKey(public))
+        return Change(event.kind)
+
+    def _mark_left(self, public: PublicKey) -> None:
+        known = self.participants.get(public)
+        if known is not None:
+            self.participants[public] = msgspec.structs.replace(known, left=True)
+
+    def _on_evicted(self, event: Event) -> Change:
+        item = ItemId(_text(event, "item"))
+        record = self.records.get(item)
+        if record is not None and record.status is ItemStatus.PENDING:
+            record.status = ItemStatus.EVICTED
+        return Change(event.kind, item=item)
+
+    def _on_reseeded(self, event: Event) -> Change:
+        item = ItemId(_text(event, "item"))
+        record = self.records.get(item)
+        if record is not None and record.status is ItemStatus.EVICTED:
+            record.status = ItemStatus.PENDING
+        return Change(event.kind, item=item)
+
+    def _on_want(self, event: Event) -> Change:
+        by = PublicKey(_text(event, "by"))
+        return Change(event.kind, item=ItemId(_text(event, "item")), participant=by)
+
+    def _on_job(self, event: Event) -> Change:
+        job = _text(event, "job")
+        runner, reason = event.data.get("runner"), event.data.get("reason")
+        self.relay_jobs[job] = RelayJob(
+            state=_text(event, "state"),
+            runner=PublicKey(runner) if isinstance(runner, str) else None,
+            reason=reason if isinstance(reason, str) else None,
+        )
+        return Change(event.kind, item=ItemId(job))
+
+    def _on_closed(self, event: Event) -> Change:
+        reason = event.data.get("reason")
+        self.closed = reason if isinstance(reason, str) and reason else "closed"
+        return Change(event.kind)
+
+    # ── items ───────────────────────────────────────────────────────────────────────────────
+
+    def pending(self) -> list[ItemId]:
+        """Items whose blobs are still to be fetched, oldest first."""
+        return [i for i, r in self.records.items() if r.status is ItemStatus.PENDING]
+
+    def open(self, item_id: ItemId, blob: bytes) -> Item:
+        """The verified item. Raises ProtocolError; the item then stays refused."""
+        record = self.records.get(item_id)
+        if record is None or record.envelope is None:
+            raise OrderError(f"item {item_id} was never announced")
+        if record.item is not None:
+            return record.item
+        if record.author is None or record.status is ItemStatus.REFUSED:
+            raise PolicyError(f"item {item_id} was refused: {record.reason}")
+        try:
+            item = self._open(record.seq, record.author, record.envelope, blob)
+        except ProtocolError as error:
+            self._refuse(record, error.message)
+            raise
+        record.item, record.status = item, ItemStatus.OK
+        self._learn(item)
+        return item
+
+    def _open(self, seq: int, author: Participant, envelope: Envelope, blob: bytes) -> Item:
+        payload = open_item(envelope, blob, self._session_key)
+        meta, body = decode_payload(payload, full=self.manifest.is_full)
+        check_payload(self.manifest, author.role, envelope.header, meta, body)
+        ref = ItemRef(blob_sha256=hash_of(blob), id=envelope.id)
+        return Item(seq, author, envelope, ref, meta, body)
+
+    def _learn(self, item: Item) -> None:
+        meta, author = item.meta, item.author
+        if isinstance(meta, RunnerApprove):
+            self.approved.add(PublicKey(meta.participant_pub))
+        elif isinstance(meta, RunnerReject):
+            self.rejected.setdefault(PublicKey(meta.participant_pub), meta.reason)
+        elif isinstance(meta, RunnerInfoNote):
+            if item.seq > self._info_seq.get(author.public, -1):
+                self._info_seq[author.public] = item.seq
+                self.runner_infos[author.public] = meta
+        elif isinstance(meta, JobCancel):
+            self._learn_cancel(meta, author)
+        elif isinstance(meta, Result):
+            self._results.setdefault(meta.job.id, []).append(item)
+        elif isinstance(meta, SessionClose):
+            self.closed = self.closed or "closed by the owner"
+
+    def _learn_cancel(self, meta: JobCancel, author: Participant) -> None:
+        record = self.records.get(ItemId(meta.job.id))
+        job_author = record.author if record else None
+        if author.role is Role.OWNER or (job_author and job_author.public == author.public):
+            self.cancels.setdefault(meta.job.id, author.public)
+
+    def items(self) -> list[Item]:
+        """Everything opened so far, in the relay's order."""
+        found = [record.item for record in self.records.values() if record.item is not None]
+        return sorted(found, key=lambda item: item.seq)
+
+    def item(self, item_id: str) -> Item | None:
+        record = self.records.get(ItemId(item_id))
+        return record.item if record else None
+
+    # ── runners and results ─────────────────────────────────────────────────────────────────
+
+    def approvals(self) -> frozenset[PublicKey] | None:
+        """Runners the owner's signed events let take jobs; None where no approval is asked."""
+        job_limits = self.manifest.job_limits
+        if job_limits is None or not job_limits.approve_runners:
+            return None
+        return frozenset(self.approved - self.rejected.keys())
+
+    def may_take_jobs(self, runner: PublicKey) -> bool:
+        return may_take_jobs(
+            self.manifest, runner, frozenset(self.approved), frozenset(self.rejected)
+        )
+
+    def results_of(self, job_item: Item, input_sha256: str | None) -> list[Item]:
+        """Results bound to this job, in the relay's order; the first one is the answer.
+
+        `input_sha256` is `input_digest` of the job's input blobs, None when one is not at hand.
+        More than one result means that the relay gave one job to several runners.
+        """
+        found = []
+        for candidate in self._results.get(job_item.id, ()):
+            try:
+                self.check_result(job_item, candidate, input_sha256)
+            except ProtocolError:
+                continue
+            found.append(candidate)
+        return sorted(found, key=lambda item: item.seq)
+
+    def check_result(self, job_item: Item, candidate: Item, input_sha256: str | None) -> None:
+        """Raises PolicyError unless `candidate` is an answer to `job_item` by a runner that may."""
+        job, result = _job_of(job_item), candidate.meta
+        if not isinstance(result, Result):
+            raise PolicyError(f"item {candidate.id} is not a result")
+        if candidate.author.role is not Role.RUNNER:
+            raise PolicyError("results are by runners")
+        if candidate.author.public in self.rejected:
+            raise PolicyError("this result is by a runner the owner rejected")
+        check_result_for_job(
+            result,
+            job_ref=job_item.ref,
+            job=job,
+            author=candidate.author.public,
+            approved=self.approvals(),
+        )
+        self._check_labels(job, candidate.author)
+        bind_result(result, job=job, input_sha256=input_sha256)
+
+    def _check_labels(self, job: Job, runner: Participant) -> None:
+        wanted = set(getattr(job.target, "labels", ()))
+        info = runner.join.runner
+        if wanted and (info is None or not wanted <= set(info.labels)):
+            raise PolicyError("this result is by a runner without the job's labels")
+
+    def invalid_results_of(
+        self, job_item: Item, input_sha256: str | None
+    ) -> list[tuple[Item, str]]:
+        """Results that name this job but are not bound to it, with the reason."""
+        found = []
+        for candidate in self._results.get(job_item.id, ()):
+            try:
+                self.check_result(job_item, candidate, input_sha256)
+            except ProtocolError as error:
+                found.append((candidate, error.message))
+        return found
+
+
+def _job_of(item: Item) -> Job:
+    if not isinstance(item.meta, Job):
+        raise PolicyError(f"item {item.id} is not a job")
+    return item.meta
+
+
+def _text(event: Event, name: str) -> str:
+    value = event.data.get(name)
+    if not isinstance(value, str):
+        raise EncodingError(f"{event.kind[:40]} event without {name}")
+    if len(value) > limits.ENVELOPE_BYTES:
+        raise LimitError(f"{event.kind[:40]} event with an oversize {name}")
+    return value
+
+
+def input_digest(blobs: list[bytes]) -> str:
+    """The `input_sha256` of a result: over the input items' blobs, in the job's order."""
+    return sha256_hex(b"".join(blobs))
+
+
+_HANDLERS: Final = {
+    EventKind.PARTICIPANT: SessionView._on_participant,
+    EventKind.ITEM: SessionView._on_item,
+    EventKind.LEFT: SessionView._on_left,
+    EventKind.REVOKED: SessionView._on_revoked,
+    EventKind.EVICTED: SessionView._on_evicted,
+    EventKind.RESEEDED: SessionView._on_reseeded,
+    EventKind.WANT: SessionView._on_want,
+    EventKind.JOB: SessionView._on_job,
+    EventKind.CLOSED: SessionView._on_closed,
+}
