@@ -10,6 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-all bench vectors lock
+.PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -22,11 +23,21 @@ demo: setup ## run this tree's tests in a sandbox on "another machine", through 
 	@command -v git >/dev/null 2>&1 || { echo "airlox: git is missing: sudo apt-get install git" >&2; exit 1; }
 	@$(BIN)/airlox demo --tree -- $(DEMO)
 
-check: setup ## formatting, lint, types, who may import whom, and the tree itself
+check: check-format check-lint check-types check-imports check-tree ## all checks of the code (-k: go on after a failure)
+
+check-format: setup
 	$(BIN)/ruff format --check --quiet .
+
+check-lint: setup
 	$(BIN)/ruff check --quiet .
+
+check-types: setup
 	$(BIN)/mypy --strict
+
+check-imports: setup
 	$(BIN)/lint-imports --no-logo
+
+check-tree: setup
 	$(BIN)/python tools/check_tree.py
 
 format: setup ## format the code and mend what lint can mend

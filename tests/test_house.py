@@ -205,9 +205,8 @@ class TestMakefile:
             check=True,
             timeout=60,
         )
-        (phony,) = [
-            line for line in (ROOT / "Makefile").read_text().splitlines() if ".PHONY" in line
-        ]
+        lines = (ROOT / "Makefile").read_text().splitlines()
+        phony = next(line for line in lines if line.startswith(".PHONY:"))
         assert [line.split()[1] for line in shown.stdout.splitlines()] == phony.split()[1:]
 
 
