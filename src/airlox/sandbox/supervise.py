@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A limit that was passed: which, its value, and the amount that was seen."""
+    """A limit that was passed: which, its value, the amount that was seen, and of what."""
 
     cause: Cause
     limit: int
     seen: int
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Reason:
 
     cause: Cause
     limit: int | None = None
+    detail: str | None = None
 
 
 class Group(Protocol):
@@ -68,7 +70,8 @@ async def first_reason(
             ended.result()
             return Reason(Cause.EXIT)
         if breach.done():
-            return Reason(breach.result().cause, breach.result().limit)
+            found = breach.result()
+            return Reason(found.cause, found.limit, found.detail)
         if cancelled.done():
             return Reason(Cause.CANCELLED)
         return Reason(Cause.TIME_OUT, round(timeout_s * 1000))

@@ -1,0 +1,277 @@
+"""The keeper of a job of the `process` sandbox: the short program that starts it and ends it.
+
+Runs as `python -I -S -B keeper.py FD` in a session of its own. It adopts every orphan of the job
+(Linux: as a subreaper), so that what double-forked away can still be found below it. The runner
+speaks to it over the socket `FD`, one JSON value per line; end of file means the runner is gone,
+and then everything is killed.
+
+    to the keeper     {"argv", "env", "cwd", "rlimits", "processes", "user", "stdio"}, then the
+                      words "go", "term", "kill"
+    from the keeper   {"pid"}  made, waits for "go"      {"failed": text}  not started
+                      {"status", "peak_bytes"}  ended    {"empty": true}   nothing is left
+
+Nothing here confines the job. It can kill its keeper, which the runner then notices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from airlox.sandbox import proctable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_EVERY_S = 0.005
+_KILL_LIMIT_S = 30.0
+_MESSAGE_LIMIT_BYTES = 16 << 20
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+def main(control_fd: int) -> None:
+    """Serve one job on the socket `control_fd`."""
+    control = socket.socket(fileno=control_fd)
+    plan = json.loads(_first_line(control))
+    _become(plan["user"])
+    _adopt_orphans()
+    wake_fd = _wake_on_children()
+    try:
+        job = _Job(plan)
+    except OSError as e:
+        _send(control, {"failed": f"cannot fork: {e.strerror}"})
+        return
+    _send(control, {"pid": job.pid})
+    _Keeper(control, wake_fd, job).serve()
+
+
+class _Job:
+    """The job's first process: made at once, but it waits for `start` before its program."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        gate_read, self._gate = os.pipe()
+        self._failure, failure_write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._gate)
+            _run_job(plan, gate_read, failure_write)
+        os.close(gate_read)
+        os.close(failure_write)
+        for fd in plan["stdio"]:
+            os.close(fd)
+
+    def start(self) -> str | None:
+        """Let it run its program; the reason if that did not work."""
+        os.write(self._gate, b"g")
+        os.close(self._gate)
+        with open(self._failure, "rb") as failure:  # closed by exec, or holds the reason
+            return failure.read().decode("utf-8", "replace") or None
+
+
+class _Keeper:
+    """The loop: messages of the runner, ended children, and the hunt for what will not end."""
+
+    def __init__(self, control: socket.socket, wake_fd: int, job: _Job) -> None:
+        self._control = control
+        self._wake_fd = wake_fd
+        self._job = job
+        self._unread = b""
+        self._runner_left = False
+        self._killing_until: float | None = None
+
+    def serve(self) -> None:
+        """Return when no process of the job is left, or when killing has taken too long."""
+        while self._reap():
+            if self._killing_until is not None:
+                if time.monotonic() > self._killing_until:
+                    return
+                _signal_all(signal.SIGKILL)
+            self._wait()
+        _send(self._control, {"empty": True})
+
+    def _wait(self) -> None:
+        sources: list[Any] = [self._wake_fd]
+        if not self._runner_left:
+            sources.append(self._control)
+        timeout_s = None if self._killing_until is None else _KILL_EVERY_S
+        ready, _, _ = select.select(sources, (), (), timeout_s)
+        if self._wake_fd in ready:
+            os.read(self._wake_fd, 4096)
+        if self._control in ready:
+            self._listen()
+
+    def _listen(self) -> None:
+        try:
+            got = self._control.recv(4096)
+        except OSError:
+            got = b""
+        if not got:
+            self._runner_left = True
+            self._kill()
+        *lines, self._unread = (self._unread + got).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _obey(self, word: str) -> None:
+        if word == "go":
+            failed = self._job.start()
+            if failed is not None:
+                _send(self._control, {"failed": failed})
+        elif word == "term":
+            _signal_all(signal.SIGTERM)
+        elif word == "kill":
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._killing_until is None:
+            self._killing_until = time.monotonic() + _KILL_LIMIT_S
+
+    def _reap(self) -> bool:
+        """Take all ended children; whether there may be more to come."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._job.pid:
+                peak_bytes = usage.ru_maxrss * _RSS_UNIT_BYTES
+                _send(self._control, {"status": status, "peak_bytes": peak_bytes})
+
+
+def _run_job(plan: dict[str, Any], gate: int, failure: int) -> NoReturn:
+    """In the child: become the job. The last code of ours that runs in it."""
+    try:
+        os.setsid()
+        if os.read(gate, 1) != b"g":
+            os._exit(0)
+        _reset_signals()
+        os.umask(0o022)
+        _limit(plan["rlimits"], plan["processes"])
+        os.chdir(plan["cwd"])
+        _set_stdio(plan["stdio"], failure)
+        os.execvpe(plan["argv"][0], plan["argv"], dict(plan["env"]))
+    except BaseException as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else repr(e)
+        os.write(failure, f"cannot start {plan['argv'][0]}: {reason}".encode("utf-8", "replace"))
+    os._exit(127)
+
+
+def _set_stdio(stdio: list[int], failure: int) -> None:
+    """Input from nothing, output to the runner's pipes, no other descriptor but `failure`."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, fd in enumerate((null, *stdio)):
+        os.dup2(fd, number)
+    # What the runner handed in is inheritable; everything above the failure pipe goes, too.
+    top = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    os.closerange(3, failure)
+    os.closerange(failure + 1, top)
+
+
+def _reset_signals() -> None:
+    """Undo what Python and its starters changed: a job expects the defaults."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):  # reserved by the C library
+            continue
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _limit(rlimits: dict[str, int], processes: int) -> None:
+    for name, value in rlimits.items():
+        _set_limit(getattr(resource, name), value)
+    taken = _threads_of_this_user()
+    if taken is not None:
+        _set_limit(resource.RLIMIT_NPROC, taken + processes)
+
+
+def _set_limit(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def _threads_of_this_user() -> int | None:
+    """What already counts against the limit of processes, which is one for the whole user."""
+    uid, total = os.getuid(), 0
+    for process in proctable.all_processes():
+        try:
+            if os.stat(f"/proc/{process.pid}").st_uid == uid:
+                total += process.threads
+        except OSError:
+            continue
+    return total or None
+
+
+def _become(user: list[int] | None) -> None:
+    """Put on another uid and gid for good; keeper and job then run as the same user."""
+    if user is None:
+        return
+    uid, gid = user
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _adopt_orphans() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _wake_on_children() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    return read_fd
+
+
+def _signal_all(number: int) -> None:
+    for process in _job_processes():
+        try:
+            os.kill(process.pid, number)
+        except OSError:  # ended meanwhile, or it became another user by sudo
+            continue
+
+
+def _job_processes() -> Iterable[proctable.Process]:
+    return proctable.below(os.getpid(), proctable.all_processes())
+
+
+def _first_line(control: socket.socket) -> bytes:
+    """The plan. The runner sends nothing more before it has an answer."""
+    text = bytearray()
+    while not text.endswith(b"\n"):
+        got = control.recv(65536)
+        if not got or len(text) > _MESSAGE_LIMIT_BYTES:
+            sys.exit(1)
+        text += got
+    return bytes(text)
+
+
+def _send(control: socket.socket, message: dict[str, object]) -> None:
+    try:
+        control.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:  # the runner is gone; its end of file arrives as well
+        return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

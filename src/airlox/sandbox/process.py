@@ -1,0 +1,346 @@
+"""The sandbox `process`: no walls. For trusted senders, and only when asked for by name.
+
+The job runs as a plain process in a session of its own, with a cleared environment, resource
+limits, and a keeper (`keeper.py`) that finds and ends what it leaves behind. It can read, write
+and reach whatever its user can; `probe` says so, layer by layer. Time, memory and disk are
+watched from outside.
+
+Left to others: everything that confines (`local.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airlox.errors import SandboxError, StorageError
+from airlox.sandbox import keeper
+from airlox.sandbox.base import Cause, Layer, Layout, Outcome, Report
+from airlox.sandbox.collect import remove_tree
+from airlox.sandbox.pipes import OutputPipes
+from airlox.sandbox.supervise import Reason, end_all, first_reason
+from airlox.sandbox.watch import Watch, breach_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airlox.sandbox.base import OutputSink, Plan, SandboxOptions
+
+_START_S = 15.0
+_KILL_S = 10.0
+_TMP = ".airlox-tmp"
+_DATA_PER_MEMORY = 4
+_MISSING = "this sandbox has no walls"
+_REMEDY = "use --sandbox local"
+_ABSENT_LAYERS = ("namespaces", "network", "mounts", "no_new_privs", "seccomp", "landlock")
+
+
+def open_sandbox(options: SandboxOptions) -> ProcessSandbox:
+    """The sandbox `process` with what the operator chose."""
+    return ProcessSandbox(options)
+
+
+class ProcessSandbox:
+    """Runs commands unconfined, ends them reliably enough for people one trusts."""
+
+    name = "process"
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self._options = options
+
+    def probe(self) -> Report:
+        """Say that nothing confines a job here, and what is limited all the same."""
+        refusal = None
+        try:
+            self.prepare()
+        except SandboxError as e:
+            refusal = e
+        layers = (
+            self._uid_layer(),
+            *(Layer(name, False, _MISSING, "no_walls", _REMEDY) for name in _ABSENT_LAYERS),
+            Layer("rlimits", True, "core, file size, open files; processes per user, coarse"),
+            Layer("cgroup", False, "memory is watched", "no_walls", _REMEDY),
+            Layer("watcher", True, "time, memory, disk growth and free space"),
+        )
+        return Report(self.name, "none", layers, refusal is None, refusal)
+
+    def prepare(self) -> None:
+        """Check that the operator asks for nothing this sandbox does not have."""
+        if os.name != "posix":
+            raise SandboxError("the sandbox process needs Linux or macOS")
+        missing = [name for name in self._options.require_layers if name in _ABSENT_LAYERS]
+        missing += [name for name in self._options.require_layers if name == "cgroup"]
+        if missing:
+            raise SandboxError(
+                f"the sandbox process has no {', '.join(missing)}",
+                code="layer_missing",
+                hint=_REMEDY,
+            )
+        self.owner()
+
+    def layout(self, work: Path, out: Path, home: Path) -> Layout:
+        """The host's own paths: nothing is mounted anywhere else."""
+        return Layout(str(work), str(out), str(home), str(home / _TMP))
+
+    def owner(self) -> tuple[int, int] | None:
+        """The chosen job user when the runner is root, else None: the runner's own."""
+        name = self._options.job_user
+        if name is None:
+            return None
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise SandboxError(f"there is no user {name}", code="root_no_user") from None
+        if os.geteuid() != 0 and entry.pw_uid != os.geteuid():
+            raise SandboxError(
+                f"only root may run jobs as {name}",
+                code="root_no_user",
+                hint="start the runner as root, or leave out --job-user",
+            )
+        return None if entry.pw_uid == os.geteuid() else (entry.pw_uid, entry.pw_gid)
+
+    async def run(
+        self,
+        plan: Plan,
+        *,
+        on_output: OutputSink,
+        cancel: asyncio.Event,
+        on_started: Callable[[int], None] | None = None,
+    ) -> Outcome:
+        """Run the command to its end, then end what it left behind, as far as it can be found."""
+        user = self.owner()
+        tmp = plan.home / _TMP
+        await asyncio.to_thread(_make_tmp, tmp, user)
+        try:
+            with OutputPipes(on_output) as pipes:
+                keeper = await _Keeper.start(plan, pipes, user)
+                try:
+                    outcome = await _run_to_end(plan, keeper, cancel, on_started)
+                finally:
+                    await keeper.close()
+                pipes.finish()
+                return outcome
+        finally:
+            with suppress(StorageError):  # the next job's start tries again, and then it counts
+                await asyncio.to_thread(remove_tree, tmp)
+
+    def _uid_layer(self) -> Layer:
+        try:
+            user = self.owner()
+        except SandboxError as e:
+            return Layer("uid", False, e.message, e.code, e.hint)
+        uid = os.geteuid() if user is None else user[0]
+        if uid == 0:
+            return Layer("uid", False, "jobs run as root", "root_no_user", "--job-user NAME")
+        return Layer("uid", True, f"jobs run as uid {uid}")
+
+
+def _make_tmp(tmp: Path, user: tuple[int, int] | None) -> None:
+    """An empty folder for temporary files; what an earlier job left there may be anything."""
+    remove_tree(tmp)
+    tmp.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(tmp, *user)
+
+
+async def _run_to_end(
+    plan: Plan,
+    keeper: _Keeper,
+    cancel: asyncio.Event,
+    on_started: Callable[[int], None] | None,
+) -> Outcome:
+    if on_started is not None:
+        on_started(keeper.pid)
+    if cancel.is_set():
+        return Outcome(Cause.CANCELLED)
+    watch = Watch(plan.limits, (plan.work, plan.out, plan.home), root_pid=keeper.pid)
+    started = time.monotonic()
+    await keeper.say("go")
+    reason = await first_reason(
+        keeper.ended,
+        timeout_s=plan.limits.timeout_s,
+        cancel=cancel,
+        breached=breach_of(watch),
+    )
+    if keeper.failed is not None:
+        raise SandboxError(keeper.failed, code="not_started")
+    grace_s = 0.0 if reason.cause is Cause.EXIT else plan.limits.grace_s
+    gone = await end_all(keeper, grace_s=grace_s, kill_within_s=_KILL_S)
+    ended_at = keeper.ended_at or time.monotonic()
+    outcome = _outcome_of(reason, keeper, watch.memory.peak_bytes or 0)
+    detail = outcome.detail if gone else "some of its processes could not be ended"
+    return replace(outcome, wall_ms=round((ended_at - started) * 1000), detail=detail)
+
+
+def _outcome_of(reason: Reason, keeper: _Keeper, watched_bytes: int) -> Outcome:
+    peak_bytes = max(watched_bytes, keeper.main_peak_bytes)
+    outcome = Outcome(
+        reason.cause,
+        peak_bytes=peak_bytes or None,
+        peak_source="watcher" if watched_bytes == peak_bytes else "rusage",
+        limit=reason.limit,
+        detail=reason.detail,
+    )
+    if reason.cause is not Cause.EXIT:
+        return outcome
+    if keeper.status is None:
+        detail = "the keeper of the job was killed"
+        return replace(outcome, cause=Cause.SIGNAL, signal=signal.SIGKILL, detail=detail)
+    if os.WIFSIGNALED(keeper.status):
+        return replace(outcome, cause=Cause.SIGNAL, signal=os.WTERMSIG(keeper.status))
+    return replace(outcome, exit_code=os.WEXITSTATUS(keeper.status))
+
+
+class _Keeper:
+    """The runner's end of one keeper, and its `Group`. Closing it ends all of the job."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = process.pid
+        self.failed: str | None = None
+        self.status: int | None = None
+        self.main_peak_bytes = 0
+        self.ended_at: float | None = None
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._made = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._job_pid: int | None = None
+        self._process = process
+        self._writer = writer
+        self._listener = asyncio.create_task(self._listen(reader))
+
+    @classmethod
+    async def start(cls, plan: Plan, pipes: OutputPipes, user: tuple[int, int] | None) -> _Keeper:
+        """Start a keeper and have it make the job's process, which waits for `say("go")`."""
+        stdio = (pipes.stdout_fd, pipes.stderr_fd)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = _spawn(theirs.fileno(), stdio)
+        pipes.start()
+        self = cls(process, *await asyncio.open_unix_connection(sock=ours))
+        try:
+            await self.say(_message_of(plan, stdio, user))
+            await asyncio.wait_for(self._made.wait(), _START_S)
+            if self._job_pid is None:
+                raise SandboxError(self.failed or "the keeper ended at once", code="not_started")
+        except TimeoutError:
+            await self.close()
+            raise SandboxError("the keeper did not answer", code="not_started") from None
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def say(self, message: object) -> None:
+        """Send one message. A keeper that is gone is noticed by the listener."""
+        with suppress(ConnectionError):
+            self._writer.write(json.dumps(message).encode() + b"\n")
+            await self._writer.drain()
+
+    async def signal_all(self, number: int) -> None:
+        """Have the keeper signal every process below it; KILL goes on until none is left."""
+        await self.say("kill" if number == signal.SIGKILL else "term")
+
+    async def emptied(self) -> None:
+        """Wait until the keeper has no process below it, or is gone itself."""
+        await self._empty.wait()
+
+    async def close(self) -> None:
+        """Close the line, upon which the keeper kills all and ends; end it if it does not."""
+        self._writer.close()
+        try:
+            await asyncio.to_thread(self._process.wait, _KILL_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        self._listener.cancel()
+        await asyncio.gather(self._listener, return_exceptions=True)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                self._hear(json.loads(line))
+        except (ConnectionError, ValueError):  # a job can write to its keeper's memory
+            pass
+        finally:
+            self._line_ended()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "pid" in message:
+            self._job_pid = message["pid"]
+            self._made.set()
+        elif "status" in message:
+            self.status, self.main_peak_bytes = message["status"], message["peak_bytes"]
+            self._main_ended()
+        elif "failed" in message:
+            self.failed = message["failed"]
+            self._main_ended()
+        elif "empty" in message:
+            self._empty.set()
+
+    def _main_ended(self) -> None:
+        if not self.ended.done():
+            self.ended_at = time.monotonic()
+            self.ended.set_result(None)
+
+    def _line_ended(self) -> None:
+        if self.status is None and self._job_pid is not None:
+            with suppress(OSError):  # its keeper was killed: this reaches its session, no more
+                os.killpg(self._job_pid, signal.SIGKILL)
+        self._main_ended()
+        self._made.set()
+        self._empty.set()
+
+
+def _spawn(control_fd: int, stdio: tuple[int, int]) -> subprocess.Popen[bytes]:
+    """Start the keeper. Its arguments and environment tell nothing: a job can read both."""
+    try:
+        return subprocess.Popen(
+            (sys.executable, "-I", "-S", "-B", keeper.__file__, str(control_fd)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            pass_fds=(control_fd, *stdio),
+            start_new_session=True,
+        )
+    except OSError as e:
+        raise SandboxError(f"cannot start a keeper: {e.strerror}", code="not_started") from None
+
+
+def _message_of(
+    plan: Plan, stdio: tuple[int, int], user: tuple[int, int] | None
+) -> dict[str, object]:
+    limits = plan.limits
+    rlimits = {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": limits.open_files,
+    }
+    if limits.memory_bytes is not None:
+        rlimits["RLIMIT_DATA"] = _DATA_PER_MEMORY * limits.memory_bytes
+    return {
+        "argv": plan.argv,
+        "env": plan.env,
+        "cwd": plan.cwd,
+        "rlimits": rlimits,
+        "processes": limits.processes,
+        "user": user,
+        "stdio": stdio,
+    }
