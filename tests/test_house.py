@@ -160,7 +160,7 @@ class TestMakeVenv:
             make_venv.check_interpreter()
 
     def test_a_missing_part_is_named_in_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        monkeypatch.setitem(sys.modules, "ensurepip", None)
         with pytest.raises(make_venv.SetupError, match=r"apt-get install python3\.\d+-venv$") as it:
             make_venv.check_interpreter()
         assert "\n" not in str(it.value)

@@ -12,7 +12,6 @@ pip is set up with on this machine.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import subprocess
 import sys
 import venv
@@ -58,11 +57,15 @@ def check_interpreter() -> None:
             f"Python 3.11 or newer is needed and this is {version.major}.{version.minor}: "
             "install one and name it, as in `make PYTHON=python3.12`"
         )
-    if importlib.util.find_spec("ensurepip") is None:
+    try:
+        import ensurepip
+
+        ensurepip.version()
+    except (ImportError, AttributeError):
         raise SetupError(
             "a part of Python is missing: "
             f"sudo apt-get install python{version.major}.{version.minor}-venv"
-        )
+        ) from None
 
 
 def fingerprint(root: Path) -> str:
