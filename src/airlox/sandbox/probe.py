@@ -1,0 +1,163 @@
+"""Why a wall cannot be built on this machine, in words with a remedy and a stable code.
+
+`explain` is pure: the step that failed, its errno and what is known of the host go in, an error
+comes out. `look_at_host` reads what it needs to know. What a layer is for stands in the
+documentation of the sandbox; the codes are part of the doctor's `--json`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from airlox.errors import SandboxError
+
+_NOT_ALLOWED = (errno.EPERM, errno.EACCES)
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+
+_DOCKER = "or use `--sandbox docker`"
+_APPARMOR = (
+    "this system's AppArmor forbids user namespaces to programs without a profile",
+    f"allow them with `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`, {_DOCKER}",
+)
+_CAUSES = {
+    "userns_apparmor": _APPARMOR,
+    "userns_off": (
+        "user namespaces are switched off on this system",
+        f"switch them on with `sudo sysctl user.max_user_namespaces=15000`, {_DOCKER}",
+    ),
+    "userns_container": (
+        "this container forbids new namespaces",
+        "run the runner outside of it, or let the container be the wall: `--sandbox process`",
+    ),
+    "mount_proc_masked": (
+        "/proc cannot be mounted here: the container masks parts of it",
+        "start the container with `--security-opt systempaths=unconfined`",
+    ),
+    "loopback": (
+        "a network namespace with a loopback device could not be set up",
+        f"allow unprivileged namespaces on this system, {_DOCKER}",
+    ),
+    "root_no_user": (
+        "no other user can be put on here, and a job never runs as root",
+        "start the runner as an ordinary user, or name one with `--job-user NAME`",
+    ),
+    "kernel_too_old": (
+        "this kernel lacks the calls that build a sandbox (Linux 5.12 or newer has them)",
+        "update the kernel, or use `--sandbox docker`",
+    ),
+    "not_linux": (
+        "the local sandbox needs Linux on x86_64 or aarch64",
+        "use `--sandbox docker`, or `--sandbox process` for senders you trust",
+    ),
+    "landlock_off": (
+        "this kernel has no Landlock; mounts and seccomp still stand",
+        "boot with `lsm=landlock,…`, or update the kernel",
+    ),
+    "cgroup_none": (
+        "no cgroup may be made; memory is watched, not enforced by the kernel",
+        "start with `systemd-run --user --scope -p Delegate=yes airlox runner join …`",
+    ),
+    "network_host": (
+        "a job with network shares the host's, and this kernel cannot keep it from local sockets",
+        "use Linux 6.12 or newer with Landlock, or join with `--no-network`",
+    ),
+    "start_timeout": (
+        "the sandbox was not ready in time",
+        "the machine may be overloaded; try again",
+    ),
+}
+
+_SOURCE_STEPS = {
+    "source": "cannot be opened",
+    "source_kind": "is not of the kind it was a moment ago",
+    "source_owner": "does not belong to the job's user",
+    "clone": "cannot be mounted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What matters about this machine when namespaces fail."""
+
+    apparmor_restricts: bool
+    userns_allowed: bool
+    in_container: bool
+    is_root: bool
+
+
+def look_at_host(root: Path = Path("/")) -> Host:
+    """Read the switches of the running system; an absent one counts as open."""
+    sys = root / "proc/sys"
+    return Host(
+        apparmor_restricts=_number(sys / "kernel/apparmor_restrict_unprivileged_userns", 0) == 1,
+        userns_allowed=_number(sys / "user/max_user_namespaces", 1) > 0
+        and _number(sys / "kernel/unprivileged_userns_clone", 1) != 0,
+        in_container=any((root / mark[1:]).exists() for mark in _CONTAINER_MARKS),
+        is_root=os.geteuid() == 0,
+    )
+
+
+def refusal(code: str, detail: str = "") -> SandboxError:
+    """The error of a known cause."""
+    cause, remedy = _CAUSES[code]
+    return SandboxError(f"{cause}: {detail}" if detail else cause, code=code, hint=remedy)
+
+
+def remedy(code: str) -> tuple[str, str]:
+    """Cause and remedy of a code, for a layer that is off."""
+    return _CAUSES[code]
+
+
+def explain(step: str, number: int, text: str, host: Host) -> SandboxError:
+    """The error for a step of the launcher that failed."""
+    if step in _SOURCE_STEPS:
+        return SandboxError(
+            f"{text} {_SOURCE_STEPS[step]}" + (f": {os.strerror(number)}" if number else ""),
+            code=f"mount_{step}",
+            hint="a folder of the job or one of its toolchains is missing or not readable",
+        )
+    code = _code_of(step, number, host)
+    if code is not None:
+        return refusal(code, text)
+    return SandboxError(
+        f"the sandbox could not be built (step {step}): {text}",
+        hint="`airlox runner doctor` says what this machine can do",
+    )
+
+
+def _code_of(step: str, number: int, host: Host) -> str | None:
+    if number == errno.ENOSYS:
+        return "kernel_too_old"
+    if step == "uid":
+        return "root_no_user"
+    if step == "userns":
+        return _userns_code(number, host)
+    if number in _NOT_ALLOWED:
+        # AppArmor lets the namespace be made and takes away what it is good for.
+        if host.apparmor_restricts and not host.is_root:
+            return "userns_apparmor"
+        if step == "mount_proc":
+            return "mount_proc_masked"
+        if step == "loopback":
+            return "loopback"
+        if host.in_container and step in ("namespaces", "mounts", "uid_map"):
+            return "userns_container"
+    return "loopback" if step == "loopback" else None
+
+
+def _userns_code(number: int, host: Host) -> str:
+    if number == errno.ENOSPC or not host.userns_allowed:
+        return "userns_off"
+    if host.apparmor_restricts and not host.is_root:
+        return "userns_apparmor"
+    return "userns_container" if host.in_container else "userns_off"
+
+
+def _number(path: Path, absent: int) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return absent
