@@ -230,13 +230,14 @@ def _parser(version: str) -> _Parser:
 
 
 def _shown(field: dataclasses.Field[Any]) -> str:
+    default: Any = field.default
     if field.type == "bool":
-        return "yes" if field.default else "no"
-    if field.name.endswith("_bytes") and field.default and field.default % KIB == 0:
+        return "yes" if default else "no"
+    if field.name.endswith("_bytes") and default:
         for suffix, size in (("G", GIB), ("M", MIB), ("K", KIB)):
-            if field.default % size == 0:
-                return f"{field.default // size}{suffix}"
-    return str(field.default)
+            if default % size == 0:
+                return f"{default // size}{suffix}"
+    return str(default)
 
 
 _SUFFIXES: Final = {"k": KIB, "m": MIB, "g": GIB}

@@ -1,0 +1,89 @@
+"""What a store promises. Rules of sessions live above it; a store knows only bytes.
+
+A session is a list of *entries* (opaque, appended, never changed) and named *blobs*.
+
+Promises
+- `append` and `purge` are ordered: what was asked first is durable first, over all sessions.
+- A future that resolves means: the bytes survive `kill -9` and loss of power. One that fails
+  means: nothing of that append will ever be read back.
+- Names are any text of 1 to 100 ASCII characters; the store makes them safe for its medium.
+- `append`, `purge` and `drop_blob` return at once and belong to the event loop's
+  thread; everything that may wait for a disk happens elsewhere.
+
+Errors: `StorageError` with code `full` (no room; the store lives on), `busy` (too much is waiting
+for the disk), `not_found` (no such blob or session) or `storage`.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Sequence
+from typing import Protocol
+
+from airlox.protocol.encoding import SessionId
+
+
+class BlobReader(Protocol):
+    """An open blob: it can be read to its end even when it is dropped meanwhile."""
+
+    size: int
+
+    async def read(self, most_bytes: int) -> bytes:
+        """The next bytes; empty at the end."""
+
+    def close(self) -> None: ...
+
+
+class Upload(Protocol):
+    """A blob that is being received. It has no name, and leaves nothing, until it is kept."""
+
+    async def write(self, data: bytes) -> None:
+        """Adds bytes. Raises StorageError."""
+
+    async def digest(self) -> bytes:
+        """SHA-256 of what was written so far. Raises StorageError."""
+
+    async def keep(self, sid: SessionId, name: str) -> None:
+        """Makes the blob durable as `name`. Raises StorageError; `not_found`: no such session."""
+
+    async def drop(self) -> None:
+        """Forgets the bytes, unless they were kept. Never raises."""
+
+
+class Store(Protocol):
+    async def start(self) -> None:
+        """Opens the store and repairs what a crash left. Raises StorageError."""
+
+    async def stop(self) -> None:
+        """Makes durable what is waiting, then closes."""
+
+    def sessions(self) -> list[SessionId]:
+        """Sessions that have entries."""
+
+    async def read(self, sid: SessionId) -> list[bytes]:
+        """Every durable entry of a session, in order; none for an unknown one."""
+
+    def append(
+        self, sid: SessionId, entries: Sequence[bytes], blob: tuple[str, bytes] | None = None
+    ) -> Future[None]:
+        """Adds entries, and a small blob with its name, as one: all of it or nothing."""
+
+    def purge(self, sid: SessionId) -> Future[None]:
+        """Removes every trace of a session. The id may be used again."""
+
+    def new_upload(self) -> Upload: ...
+
+    async def open_blob(self, sid: SessionId, name: str) -> BlobReader:
+        """Raises StorageError `not_found`."""
+
+    def drop_blob(self, sid: SessionId, name: str) -> None:
+        """Deletes a blob, soon. Call it once the entry that says so is durable."""
+
+    async def retain(self, sid: SessionId, names: set[str]) -> None:
+        """Deletes the blobs of a session that are not in `names`: what a crash left behind.
+
+        For the time before anything else is asked for that session.
+        """
+
+    def free_bytes(self) -> int | None:
+        """Room left, or None when it does not matter."""

@@ -1,0 +1,434 @@
+"""A store in one folder: a journal with group commit, a log and blob files per session.
+
+One thread, the *writer*, takes everything that waits, writes it to the journal, syncs once, adds
+it to the session logs (without a sync) and only then tells the event loop. When a segment of the
+journal is full or old, a second thread, the *keeper*, moves the small blobs that are still wanted
+into files, syncs logs and files, and deletes the segment. Reads and uploads use a small pool.
+
+A start: lock, cut torn tails, replay the journal into the logs; then the keeper settles the old
+segments like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from airlox.errors import StorageError
+from airlox.protocol.encoding import SessionId
+from airlox.relay.config import Config
+from airlox.relay.store.blobs import DiskReader, DiskUpload
+from airlox.relay.store.files import (
+    Layout,
+    Place,
+    Places,
+    SessionLog,
+    remove,
+    sync_all,
+    write_file,
+)
+from airlox.relay.store.framing import (
+    PURGE,
+    Append,
+    decode_purge,
+    encode_purge,
+    frame,
+    read_frames,
+)
+from airlox.relay.store.journal import Journal, Segment, segment_files, sync_folder
+
+T = TypeVar("T")
+
+GROUP_BYTES: Final = 4 << 20
+RETRY_S: Final = 1.0
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+log = logging.getLogger("airlox.relay.store")
+
+
+class _Request:
+    """Something the writer must make durable: entries of a session, or its end."""
+
+    __slots__ = ("blob", "entries", "future", "sid", "size")
+
+    def __init__(
+        self,
+        sid: SessionId,
+        future: Future[None],
+        entries: list[bytes] | None,
+        blob: tuple[str, bytes] | None,
+    ) -> None:
+        self.sid = sid
+        self.future = future
+        self.entries = entries
+        self.blob = blob
+        self.size = sum(map(len, entries or ())) + (len(blob[1]) if blob else 0) + 64
+
+    @property
+    def is_purge(self) -> bool:
+        return self.entries is None
+
+
+class DiskStore:
+    """See the module and `base.Store`."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self._layout = Layout(folder)
+        self._config = config
+        self._logs: dict[SessionId, SessionLog] = {}
+        self._logs_lock = threading.RLock()
+        self._places = Places()
+        self._journal: Journal
+        self._loop: AbstractEventLoop
+        self._wake = threading.Condition()
+        self._queue: list[_Request] = []
+        self._queued_bytes = 0
+        self._stopping = False
+        self._closed_segments: list[Segment] = []
+        self._checkpoint_running = False
+        self._keeper = ThreadPoolExecutor(1, "airlox-keeper")
+        self._pool = ThreadPoolExecutor(4, "airlox-blobs")
+        self._writer = threading.Thread(target=self._write_loop, name="airlox-writer", daemon=True)
+
+    # ── start and stop ───────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._loop.run_in_executor(self._keeper, self._recover)
+        self._writer.start()
+
+    async def stop(self) -> None:
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._writer.is_alive():
+            await asyncio.to_thread(self._writer.join)
+        # Deletions that still wait are made up for at the next start.
+        await asyncio.to_thread(lambda: self._keeper.shutdown(cancel_futures=True))
+        self._pool.shutdown(wait=False)
+        self._layout.close()
+
+    def _recover(self) -> None:
+        self._layout.open()
+        try:
+            for sid in self._layout.session_ids():
+                self._open_log(sid)
+            segments = segment_files(self._layout.journal)
+            for path in segments:
+                self._replay(Segment(path, new=False), last=path is segments[-1])
+            for sid in [sid for sid, found in self._logs.items() if found.count == 0]:
+                self._delete_session(sid)  # a folder made for entries that were never durable
+            self._journal = Journal(
+                self._layout.journal,
+                segment_bytes=self._config.journal_segment_bytes,
+                segment_s=self._config.journal_segment_s,
+            )
+        except OSError as error:
+            self._layout.close()
+            raise _storage_error("open the store", error) from None
+
+    def _open_log(self, sid: SessionId) -> SessionLog:
+        found, cut = SessionLog.open(self._layout.log(sid))
+        if cut:
+            log.warning("cut a torn log", extra={"session": sid, "bytes": cut})
+        self._logs[sid] = found
+        return found
+
+    def _replay(self, segment: Segment, *, last: bool) -> None:
+        """Adds to the logs what they lack. The keeper then treats the segment like any closed one.
+
+        So a start needs no room on the disk.
+        """
+        data = segment.path.read_bytes()
+        sound = 0
+        for end, body in read_frames(data):
+            sound = end
+            if body[:1] == PURGE:
+                self._delete_session(decode_purge(body))
+            else:
+                self._replay_append(Append.decode(body), segment, end)
+        if sound < len(data):
+            # Only the newest segment may end in a record that nobody was told about.
+            log.log(
+                logging.INFO if last else logging.ERROR,
+                "cut the tail of a journal segment",
+                extra={"segment": segment.path.name, "bytes": len(data) - sound},
+            )
+            segment.cut(sound)
+        self._closed_segments.append(segment)
+
+    def _replay_append(self, record: Append, segment: Segment, end: int) -> None:
+        found = self._logs.get(record.sid) or self._open_log(record.sid)
+        if record.first > found.count:
+            log.error(
+                "entries of a session are missing",
+                extra={"session": record.sid, "have": found.count, "next": record.first},
+            )
+        found.add(record.entries[max(0, found.count - record.first) :])
+        if record.name:
+            size = len(record.blob)
+            self._places.put(record.sid, record.name, Place(segment, end - size, size))
+
+    # ── what the event loop calls ────────────────────────────────────────────────────────────
+
+    def sessions(self) -> list[SessionId]:
+        with self._logs_lock:
+            return list(self._logs)
+
+    async def read(self, sid: SessionId) -> list[bytes]:
+        def read() -> list[bytes]:
+            with self._logs_lock:
+                found = self._logs.get(sid)
+                return [] if found is None else found.read()
+
+        return await self._in_pool("read a session", read)
+
+    def append(
+        self, sid: SessionId, entries: Sequence[bytes], blob: tuple[str, bytes] | None = None
+    ) -> Future[None]:
+        return self._submit(_Request(sid, self._loop.create_future(), list(entries), blob))
+
+    def purge(self, sid: SessionId) -> Future[None]:
+        return self._submit(_Request(sid, self._loop.create_future(), None, None))
+
+    def _submit(self, request: _Request) -> Future[None]:
+        with self._wake:
+            if self._stopping or (
+                self._queued_bytes + request.size > self._config.max_pending_bytes
+                and not request.is_purge
+            ):
+                request.future.set_exception(
+                    StorageError("too much is waiting for the disk", code="busy")
+                )
+                return request.future
+            self._queue.append(request)
+            self._queued_bytes += request.size
+            if len(self._queue) == 1:
+                self._wake.notify()
+        return request.future
+
+    def new_upload(self) -> DiskUpload:
+        return DiskUpload(self._layout, self._places, self._in_pool)
+
+    async def open_blob(self, sid: SessionId, name: str) -> DiskReader:
+        small = self._places.read(sid, name)
+        if small is not None:
+            return DiskReader.of_bytes(small, self._in_pool)
+        path = self._layout.blob(sid, name)
+        return await self._in_pool("open a blob", lambda: DiskReader.open(path, self._in_pool))
+
+    def drop_blob(self, sid: SessionId, name: str) -> None:
+        # The keeper deletes after a checkpoint under way, which may just be writing the file.
+        self._places.doom(sid, name)
+        self._keeper.submit(self._places.delete, sid, name, self._layout.blob(sid, name))
+
+    async def retain(self, sid: SessionId, names: set[str]) -> None:
+        keep = {self._layout.blob(sid, name) for name in names}
+
+        def retain() -> None:
+            self._places.retain(sid, names)
+            with contextlib.suppress(FileNotFoundError):
+                for path in self._layout.blobs(sid).iterdir():
+                    if path not in keep:
+                        remove(path)
+
+        await self._in_pool("tidy a session", retain)
+
+    def free_bytes(self) -> int | None:
+        found = os.statvfs(self._layout.root)
+        return found.f_bavail * found.f_frsize
+
+    async def _in_pool(self, doing: str, call: Callable[[], T]) -> T:
+        try:
+            return await self._loop.run_in_executor(self._pool, call)
+        except OSError as error:
+            raise _storage_error(doing, error) from None
+
+    # ── the writer thread ────────────────────────────────────────────────────────────────────
+
+    def _write_loop(self) -> None:
+        while (group := self._next_group()) is not None:
+            if group:
+                self._journal.touch()
+                self._commit(group)
+            self._rotate_if_due()
+        self._journal.close()
+
+    def _next_group(self) -> list[_Request] | None:
+        """What waits, up to a size; empty when a segment is due; None at the end."""
+        with self._wake:
+            if not self._queue and not self._stopping:
+                self._wake.wait(self._pause_s())
+            if not self._queue:
+                return None if self._stopping else []
+            size, taken = 0, 0
+            while taken < len(self._queue) and (taken == 0 or size < GROUP_BYTES):
+                size += self._queue[taken].size
+                taken += 1
+            group, self._queue = self._queue[:taken], self._queue[taken:]
+            self._queued_bytes -= size
+            return group
+
+    def _pause_s(self) -> float | None:
+        due = self._journal.due_in_s()
+        if self._closed_segments and not self._checkpoint_running:
+            return RETRY_S if due is None else min(due, RETRY_S)
+        return due
+
+    def _commit(self, group: list[_Request]) -> None:
+        """Makes a group durable and tells the loop. A full disk still lets sessions end."""
+        try:
+            self._write_group(group)
+        except OSError as error:
+            failure = _storage_error("write", error)
+            log.error("the journal took nothing", extra={"reason": failure.message})
+            purges = [request for request in group if request.is_purge]
+            self._tell([request for request in group if not request.is_purge], failure)
+            if not purges:
+                return
+            try:
+                self._write_group(purges)
+            except OSError as again:
+                self._tell(purges, _storage_error("write", again))
+            else:
+                self._tell(purges, None)
+        else:
+            self._tell(group, None)
+
+    def _write_group(self, group: list[_Request]) -> None:
+        counts: dict[SessionId, int] = {}
+        frames = []
+        for request in group:
+            if request.entries is None:
+                counts[request.sid] = 0
+                frames.append(frame(encode_purge(request.sid)))
+                continue
+            first = counts.get(request.sid)
+            if first is None:
+                known = self._logs.get(request.sid)
+                first = known.count if known else 0
+            counts[request.sid] = first + len(request.entries)
+            name, blob = request.blob or ("", b"")
+            frames.append(frame(Append(request.sid, first, request.entries, name, blob).encode()))
+        offset = self._journal.commit(frames)
+        for request, data in zip(group, frames, strict=True):
+            offset += len(data)
+            self._put_in_place(request, offset)
+        with self._logs_lock:
+            for sid in counts:
+                if sid in self._logs:
+                    self._logs[sid].flush()
+
+    def _put_in_place(self, request: _Request, end: int) -> None:
+        sid = request.sid
+        if request.entries is None:
+            self._delete_session(sid)
+            return
+        with self._logs_lock:
+            found = self._logs.get(sid)
+            if found is None:
+                found = self._logs[sid] = SessionLog(self._layout.log(sid))
+            found.add(request.entries)
+        if request.blob is not None:
+            name, blob = request.blob
+            place = Place(self._journal.current, end - len(blob), len(blob))
+            self._places.put(sid, name, place)
+
+    def _delete_session(self, sid: SessionId) -> None:
+        with self._logs_lock:
+            self._logs.pop(sid, None)
+        self._places.forget_session(sid)
+        aside = self._layout.set_aside(sid)
+        if aside is not None:
+            self._keeper.submit(remove, aside)
+
+    def _tell(self, group: list[_Request], failure: StorageError | None) -> None:
+        self._loop.call_soon_threadsafe(_resolve, group, failure)
+
+    def _rotate_if_due(self) -> None:
+        if self._journal.due_in_s() == 0.0:
+            try:
+                self._closed_segments.append(self._journal.rotate())
+            except OSError as error:
+                log.error("no new segment", extra={"reason": str(error)})
+                return
+        if self._closed_segments and not self._checkpoint_running:
+            self._checkpoint_running = True
+            self._keeper.submit(self._checkpoint)
+
+    # ── the keeper thread ────────────────────────────────────────────────────────────────────
+
+    def _checkpoint(self) -> None:
+        """Empties closed segments, oldest first. What fails is tried again a little later."""
+        try:
+            while self._closed_segments:
+                segment = self._closed_segments[0]
+                self._settle(segment)
+                segment.remove()
+                sync_folder(self._layout.journal)
+                self._closed_segments.pop(0)
+        except OSError as error:
+            log.error("a journal segment must wait", extra={"reason": str(error)})
+        finally:
+            self._checkpoint_running = False
+
+    def _settle(self, segment: Segment) -> None:
+        """Puts everything a segment holds in its place, durably."""
+        moved = [
+            (sid, name, place)
+            for sid, name, place in self._places.in_segment(segment)
+            if self._move_blob(sid, name, place)
+        ]
+        if not self._flush_logs():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._sync([self._layout.blob(sid, name) for sid, name, _ in moved])
+        for sid, name, place in moved:
+            self._places.forget(sid, name, place)
+
+    def _move_blob(self, sid: SessionId, name: str, place: Place) -> bool:
+        """Gives a blob its file; False when its session has gone meanwhile."""
+        try:
+            write_file(self._layout.blob(sid, name), place.read())
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _flush_logs(self) -> bool:
+        with self._logs_lock:
+            failed = sum(not found.flush() for found in self._logs.values())
+        return failed == 0
+
+    def _sync(self, blobs: Sequence[Path] = ()) -> None:
+        """Makes blobs, changed logs and all names of sessions durable."""
+        with self._logs_lock:
+            dirty = [sid for sid, found in self._logs.items() if found.take_dirty()]
+        folders = {folder for sid in dirty for folder in self._layout.folders(sid)}
+        files = [*blobs, *map(self._layout.log, dirty)]
+        sync_all(self._layout.root, files, {*folders, self._layout.sessions})
+
+
+def _resolve(group: list[_Request], failure: StorageError | None) -> None:
+    for request in group:
+        if request.future.done():
+            continue
+        if failure is None:
+            request.future.set_result(None)
+        else:
+            request.future.set_exception(failure)
+
+
+def _storage_error(doing: str, error: OSError) -> StorageError:
+    if error.errno in _FULL:
+        return StorageError(f"cannot {doing}: the disk is full", code="full")
+    if error.errno == errno.ENOENT:
+        return StorageError(f"cannot {doing}: it is not there", code="not_found")
+    return StorageError(f"cannot {doing}: {error.strerror or 'the disk failed'}", code="storage")

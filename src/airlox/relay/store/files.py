@@ -1,0 +1,337 @@
+"""The folder of a relay: where each thing of a session lies, and what has been written there.
+
+    DIR/lock  DIR/version
+    DIR/journal/NNNN.journal           durable records that are not yet in their place
+    DIR/sessions/<sid>/log             the entries of a session, framed like the journal
+    DIR/sessions/<sid>/blobs/<hex>     its blobs, by the hex of their names (some file systems
+                                       do not tell upper from lower case)
+    DIR/tmp/                           uploads under way, sessions being deleted; emptied at start
+
+Logs are appended without a sync: until a checkpoint syncs them the journal holds the same
+entries, and a start repairs a log from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from airlox.errors import StorageError
+from airlox.protocol.encoding import SessionId, parse_session_id
+from airlox.relay.store.framing import frame, read_frames, write_all
+from airlox.relay.store.journal import Segment, sync_folder
+
+VERSION: Final = b"airlox-relay-store 1\n"
+
+
+class Layout:
+    """The folder and its lock. Only one process holds it at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.journal = root / "journal"
+        self.sessions = root / "sessions"
+        self.tmp = root / "tmp"
+        self._lock_fd = -1
+        self._counter = 0
+
+    def open(self) -> None:
+        """Makes the folder, takes its lock and empties `tmp`. Raises StorageError."""
+        try:
+            for folder in (self.root, self.journal, self.sessions, self.tmp):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take_lock()
+            self._check_version()
+            for leftover in self.tmp.iterdir():
+                remove(leftover)
+            sync_folder(self.root)
+        except OSError as error:
+            raise StorageError(f"cannot use {self.root} as data folder: {error.strerror}") from None
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def session(self, sid: SessionId) -> Path:
+        return self.sessions / sid
+
+    def log(self, sid: SessionId) -> Path:
+        return self.sessions / sid / "log"
+
+    def blobs(self, sid: SessionId) -> Path:
+        return self.sessions / sid / "blobs"
+
+    def blob(self, sid: SessionId, name: str) -> Path:
+        return self.blobs(sid) / name.encode("ascii").hex()
+
+    def new_temporary(self) -> Path:
+        """A path in `tmp` that no other call gets."""
+        self._counter += 1
+        return self.tmp / f"{self._counter}-{os.urandom(4).hex()}"
+
+    def session_ids(self) -> list[SessionId]:
+        found = []
+        for path in self.sessions.iterdir():
+            with contextlib.suppress(Exception):
+                found.append(parse_session_id(path.name))
+        return sorted(found)
+
+    def folders(self, sid: SessionId) -> tuple[Path, ...]:
+        """The folders of a session, innermost first: syncing them makes its names durable."""
+        return self.blobs(sid), self.session(sid), self.sessions
+
+    def set_aside(self, sid: SessionId) -> Path | None:
+        """Takes a session's folder out of sight at once; deleting it may take its time."""
+        target = self.new_temporary()
+        try:
+            os.rename(self.session(sid), target)
+        except FileNotFoundError:
+            return None
+        except OSError:  # a full disk has no room for the new name
+            remove(self.session(sid))
+            return None
+        return target
+
+    def _take_lock(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self.root / "lock", flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise StorageError(
+                f"another relay uses the data folder {self.root}",
+                code="locked",
+                hint="stop it first, or give this one its own --data folder",
+            ) from None
+        self._lock_fd = fd
+
+    def _check_version(self) -> None:
+        path = self.root / "version"
+        if not path.exists():
+            path.write_bytes(VERSION)
+            return
+        if path.read_bytes()[:100] != VERSION:
+            raise StorageError(
+                f"{self.root} was written by a version of the relay this one does not know",
+                code="version",
+                hint="use the version that wrote it, or another folder",
+            )
+
+
+class Place(NamedTuple):
+    """Bytes inside a segment of the journal."""
+
+    segment: Segment
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        return os.pread(self.segment.fd, self.size, self.offset)
+
+
+class SessionLog:
+    """The log of one session. Used under the store's lock."""
+
+    def __init__(self, path: Path, count: int = 0, size: int = 0) -> None:
+        self.count = count
+        """Entries that are durable, here or in the journal."""
+        self.path = path
+        self._size = size
+        self._waiting = bytearray()
+        self._dirty = False
+
+    @classmethod
+    def open(cls, path: Path) -> tuple[SessionLog, int]:
+        """The log at `path`, and how many bytes of a torn tail were cut off. Raises OSError."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return cls(path), 0
+        count = good = 0
+        for end, _ in read_frames(data):
+            count, good = count + 1, end
+        if good < len(data):
+            os.truncate(path, good)
+        return cls(path, count, good), len(data) - good
+
+    def add(self, entries: list[bytes]) -> None:
+        """Counts durable entries; `flush` writes them."""
+        self.count += len(entries)
+        for entry in entries:
+            self._waiting += frame(entry)
+
+    def flush(self) -> bool:
+        """Writes what waits; False when the disk did not take it, which is tried again."""
+        if not self._waiting:
+            return True
+        try:
+            fd = self._open()
+        except OSError:
+            return False
+        try:
+            os.lseek(fd, self._size, os.SEEK_SET)
+            write_all(fd, self._waiting)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, self._size)
+            return False
+        finally:
+            os.close(fd)
+        self._size += len(self._waiting)
+        self._waiting = bytearray()
+        self._dirty = True
+        return True
+
+    def take_dirty(self) -> bool:
+        """Whether anything was written since the last call."""
+        dirty, self._dirty = self._dirty, False
+        return dirty
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            (self.path.parent / "blobs").mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(self.path, flags, 0o600)
+
+    def read(self) -> list[bytes]:
+        data = self.path.read_bytes()[: self._size] if self._size else b""
+        return [body for _, body in read_frames(data + bytes(self._waiting))]
+
+
+class Places:
+    """Where small blobs lie that are still in the journal only, and which blobs are to go.
+
+    Safe between threads: a blob that comes back while its deletion still waits is kept.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[SessionId, dict[str, Place]] = {}
+        self._doomed: set[tuple[SessionId, str]] = set()
+
+    def put(self, sid: SessionId, name: str, place: Place) -> None:
+        with self._lock:
+            self._doomed.discard((sid, name))
+            self._found.setdefault(sid, {})[name] = place
+
+    def put_file(self, sid: SessionId, name: str, temporary: Path, path: Path) -> None:
+        """Gives a received file its name. Raises OSError."""
+        with self._lock:
+            self._doomed.discard((sid, name))
+            os.rename(temporary, path)
+
+    def read(self, sid: SessionId, name: str) -> bytes | None:
+        """The blob if it lies in the journal. The lock keeps its segment open."""
+        with self._lock:
+            place = self._found.get(sid, {}).get(name)
+            return None if place is None else place.read()
+
+    def in_segment(self, segment: Segment) -> list[tuple[SessionId, str, Place]]:
+        with self._lock:
+            return [
+                (sid, name, place)
+                for sid, places in self._found.items()
+                for name, place in places.items()
+                if place.segment is segment
+            ]
+
+    def forget(self, sid: SessionId, name: str, place: Place) -> None:
+        """The blob has a file now (unless it has been put anew meanwhile)."""
+        with self._lock:
+            if self._found.get(sid, {}).get(name) is place:
+                self._discard(sid, name)
+
+    def forget_session(self, sid: SessionId) -> None:
+        with self._lock:
+            self._found.pop(sid, None)
+
+    def retain(self, sid: SessionId, names: set[str]) -> None:
+        """Forgets the blobs of a session that are not in `names`."""
+        with self._lock:
+            for name in self._found.get(sid, {}).keys() - names:
+                self._discard(sid, name)
+
+    def doom(self, sid: SessionId, name: str) -> None:
+        """Announces a deletion that `delete` carries out."""
+        with self._lock:
+            self._doomed.add((sid, name))
+
+    def delete(self, sid: SessionId, name: str, path: Path) -> None:
+        with self._lock:
+            if (sid, name) in self._doomed:
+                self._doomed.discard((sid, name))
+                self._discard(sid, name)
+                remove(path)
+
+    def _discard(self, sid: SessionId, name: str) -> None:
+        places = self._found.get(sid)
+        if places is not None:
+            places.pop(name, None)
+            if not places:
+                del self._found[sid]
+
+
+def remove(path: Path) -> None:
+    """Deletes a file or a whole folder; what cannot be deleted is left for the next start."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """A new file; `sync_all` makes it durable."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
+def sync_all(root: Path, files: Iterable[Path], folders: Iterable[Path]) -> None:
+    """Makes files and names below `root` durable: with one call where the system has `syncfs`."""
+    if _syncfs is not None:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _syncfs(fd) != 0:
+                raise OSError(ctypes.get_errno(), "syncfs failed")
+        finally:
+            os.close(fd)
+        return
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            sync_file(path)
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):
+            sync_folder(folder)
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None, use_errno=True).syncfs
+    except (AttributeError, OSError):
+        return None
+    return found
+
+
+_syncfs: Final = _find_syncfs()
+
+
+def sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
