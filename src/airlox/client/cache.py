@@ -1,0 +1,258 @@
+"""What a participant keeps on disk of one session: identity, events, ciphertext.
+
+The layout is that of 0.1.0, so either software may take up the other's cache:
+
+    <root>/<session id>/
+        manifest.json             the signed manifest
+        identity-<role>.json      the participant's seed and token (a runner's: runner-<name>)
+        events.jsonl              one event a line, as the relay sent it
+        blobs/<item id>           sealed bytes
+        state/                    ours alone; 0.1.0 ignores it
+
+Rules: folders 0700, files 0600; the session key and the invite are never stored; several
+processes of one participant may share a cache (a lock file orders their writes); whatever is read
+back is as untrusted as the relay's answers and is verified by the view again. A line of
+`events.jsonl` that does not continue the numbering is passed over, so torn, repeated and lost
+lines only cost a second fetch. Caches of expired sessions are swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+import msgspec
+
+from airlox import safefs
+from airlox.client.filelock import file_lock
+from airlox.client.relay_api import Event, parse_event
+from airlox.errors import StorageError
+from airlox.protocol.limits import MANIFEST_BYTES, MIB
+
+SWEEP_EVERY_S: Final = 3600.0
+EVENTS_BYTES: Final = 256 * MIB
+"""Bound of `events.jsonl`; a relay of ours holds a session to far less."""
+SMALL_BYTES: Final = 64 * 1024
+
+_SESSION_FOLDER: Final = re.compile(r"ax_[a-z2-7]{26}\Z")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who this cache is in the session. Secrets never show in `repr`."""
+
+    participant_seed: bytes
+    token: str
+    base_url: str
+
+    def __repr__(self) -> str:
+        return f"Identity(base_url={self.base_url!r})"
+
+
+class _IdentityFile(msgspec.Struct, omit_defaults=True):
+    participant_seed: str
+    token: str
+    base_url: str
+    role: str | None = None
+
+
+class _Expiry(msgspec.Struct):
+    expires_at_ms: int | None = None
+
+
+class _ManifestFile(msgspec.Struct):
+    manifest: _Expiry
+
+
+def default_root(environ: Mapping[str, str] = os.environ) -> str:
+    """Where caches live: AIRLOX_CACHE_DIR, else `airlox` in the user's cache folder."""
+    if chosen := environ.get("AIRLOX_CACHE_DIR"):
+        return chosen
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "airlox")
+
+
+class SessionCache:
+    """The files of one participant in one session. Safe to share between threads that hold the
+    session's lock, and between processes."""
+
+    def __init__(self, root: str | os.PathLike[str], session_id: str) -> None:
+        self.folder = os.path.join(os.fspath(root), session_id)
+        self._events = _EventLog(os.path.join(self.folder, "events.jsonl"))
+
+    def make(self) -> None:
+        """Create the folders where they are missing. Raises StorageError."""
+        for folder in (os.path.dirname(self.folder), self.folder, self._path("blobs")):
+            safefs.make_private_dir(folder)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the cache against other processes. Not reentrant. Raises StorageError."""
+        return file_lock(self._path(".lock"), f"the cache {self.folder}")
+
+    # -- who ---------------------------------------------------------------------------------
+
+    def load_manifest(self) -> str | None:
+        """The signed manifest, unverified, or None."""
+        data = self._read("manifest.json", MANIFEST_BYTES)
+        return None if data is None else data.decode("utf-8", "replace").strip()
+
+    def save_manifest(self, document: str) -> None:
+        safefs.write_private(self._path("manifest.json"), document.encode())
+
+    def load_identity(self, name: str) -> Identity | None:
+        """The identity called `name`: a role, or `runner-<name>`. A damaged one is None."""
+        data = self._read(f"identity-{name}.json", SMALL_BYTES)
+        if data is None:
+            return None
+        try:
+            found = msgspec.json.decode(data, type=_IdentityFile)
+            seed = bytes.fromhex(found.participant_seed)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        usable = len(seed) == 32 and found.token.isascii() and found.token.isprintable()
+        return Identity(seed, found.token, found.base_url) if usable else None
+
+    def save_identity(self, name: str, identity: Identity) -> None:
+        runner = name.startswith("runner-")
+        stored = _IdentityFile(
+            participant_seed=identity.participant_seed.hex(),
+            token=identity.token,
+            base_url=identity.base_url,
+            role=None if runner else name,
+        )
+        safefs.write_private(self._path(f"identity-{name}.json"), msgspec.json.encode(stored))
+
+    # -- what happened -----------------------------------------------------------------------
+
+    def load_events(self) -> list[Event]:
+        """The events stored so far, numbered from 0 without a gap."""
+        return self._events.load()
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """Store events that continue the numbering; those another process stored are passed."""
+        with self.locked():
+            self._events.append(events)
+
+    # -- sealed bytes ------------------------------------------------------------------------
+
+    def load_blob(self, item: str, size: int) -> bytes | None:
+        """The sealed bytes of an item, when exactly `size` of them are here."""
+        data = self._read(os.path.join("blobs", item), size)
+        return data if data is not None and len(data) == size else None
+
+    def save_blob(self, item: str, blob: bytes) -> None:
+        safefs.write_private(self._path("blobs", item), blob)
+
+    def drop_blob(self, item: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path("blobs", item))
+
+    # -- our own state -----------------------------------------------------------------------
+
+    def load_state(self, name: str, limit_bytes: int) -> bytes | None:
+        """A file of our own, absent in caches made by 0.1.0."""
+        return self._read(os.path.join("state", name), limit_bytes)
+
+    def save_state(self, name: str, data: bytes) -> None:
+        safefs.make_private_dir(self._path("state"))
+        safefs.write_private(self._path("state", name), data)
+
+    def delete(self) -> None:
+        """Remove everything kept of the session."""
+        _remove_folder(self.folder)
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self.folder, *parts)
+
+    def _read(self, name: str, limit_bytes: int) -> bytes | None:
+        try:
+            return safefs.read_bounded(self._path(name), limit_bytes)
+        except StorageError as error:
+            if error.code in ("not_found", "too_large"):
+                return None
+            raise
+
+
+class _EventLog:
+    """`events.jsonl`: appended by any process, read in order."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+        self._last = -1
+
+    def load(self) -> list[Event]:
+        self._offset, self._last = 0, -1
+        return self._catch_up()
+
+    def append(self, events: Sequence[Event]) -> None:
+        self._catch_up()  # what another process has stored meanwhile
+        for event in events:
+            if event.seq == self._last + 1:
+                # as received, on one line: a line break can only be space between tokens
+                line = msgspec.json.encode(event).replace(b"\n", b" ")
+                safefs.append_line(self._path, line, sync=False)
+                self._last = event.seq
+        self._offset = self._size()
+
+    def _catch_up(self) -> list[Event]:
+        """The events stored since the last look that continue the numbering."""
+        events: list[Event] = []
+        for line in self._new_lines():
+            event = parse_event(line)
+            if event is not None and event.seq == self._last + 1:
+                self._last = event.seq
+                events.append(event)
+        return events
+
+    def _new_lines(self) -> list[bytes]:
+        if self._size() == self._offset:
+            return []
+        data = safefs.read_bounded(self._path, EVENTS_BYTES)
+        # a file that shrank was replaced: what stands in it is old news, to be passed over
+        new = data[self._offset :] if len(data) >= self._offset else data
+        self._offset = len(data)
+        return new.split(b"\n")
+
+    def _size(self) -> int:
+        try:
+            return os.path.getsize(self._path)
+        except FileNotFoundError:
+            return 0
+
+
+def sweep(root: str, now_ms: int) -> None:
+    """Delete the caches under `root` whose session has expired; at most once an hour.
+
+    Folders that hold no readable manifest are left alone. Never raises.
+    """
+    with contextlib.suppress(OSError, StorageError):
+        marker = os.path.join(root, ".swept")
+        with contextlib.suppress(FileNotFoundError):
+            if 0 <= time.time() - os.stat(marker).st_mtime < SWEEP_EVERY_S:
+                return
+        names = [name for name in os.listdir(root) if _SESSION_FOLDER.match(name)]
+        safefs.write_private(marker, b"")
+        for name in names:
+            folder = os.path.join(root, name)
+            expires_at_ms = _expiry(folder)
+            if expires_at_ms is not None and expires_at_ms <= now_ms:
+                _remove_folder(folder)
+
+
+def _expiry(folder: str) -> int | None:
+    try:
+        data = safefs.read_bounded(os.path.join(folder, "manifest.json"), MANIFEST_BYTES)
+        return msgspec.json.decode(data, type=_ManifestFile).manifest.expires_at_ms
+    except (StorageError, msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _remove_folder(folder: str) -> None:
+    import shutil  # slow to import, rarely needed
+
+    shutil.rmtree(folder, ignore_errors=True)

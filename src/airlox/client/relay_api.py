@@ -1,0 +1,509 @@
+"""Every HTTP call to a relay, with its meaning, its bounds and its errors.
+
+Rules:
+
+* each call has one deadline over all its reads and tries;
+* only calls that change nothing when repeated are repeated here; posts of items and jobs are
+  repeated by `outbox.py`, which knows what a repetition may find;
+* a refusal is a RelayError with the relay's code; a broken line is ConnectionLost; where the wire
+  says that an answer ends the session (events and streams), it is SessionClosed;
+* nothing the relay says is believed: sizes are bounded, words cleaned, unknown fields ignored;
+* a local clock more than a minute away from the relay's is told to `on_warning`, once.
+
+Paths and header names are in `protocol/wire.py`; connections in `transport.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final, NoReturn, TypeVar
+
+import msgspec
+
+from airlox.client.deadline import Deadline
+from airlox.client.transport import Answer, Line, Transport
+from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
+from airlox.protocol import wire
+from airlox.protocol.limits import BLOB_OVERHEAD_BYTES, MANIFEST_BYTES, MIB, PACK_BYTES
+
+VERSION: Final = "0.2.0"
+USER_AGENT: Final = f"airlox/{VERSION}"
+CALL_TIMEOUT_S: Final = 30.0
+SMALL_BYTES: Final = 1 * MIB
+"""Bound of the short answers: everything but events, lists, blobs and audits."""
+TOKEN_CHARS: Final = 4096
+ERROR_TEXT_CHARS: Final = 300
+CLOCK_SLACK_S: Final = 60.0
+RETRIES: Final = 3
+RETRY_WAIT_S: Final = 0.3
+_WAIT_AND_RETRY: Final = frozenset({429, 502, 503, 504})
+
+T = TypeVar("T")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One numbered event of a session, unverified. `data` is its JSON as received."""
+
+    seq: int
+    kind: str
+    data: msgspec.Raw
+
+
+class RunnerEntry(msgspec.Struct, frozen=True):
+    """The relay's word on one runner. Who it is stands in `signed_join`."""
+
+    signed_join: str
+    online: bool = False
+    rejected: bool = False
+    job: str | None = None
+    free: int | None = None
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """The relay's word on one job: `assigned`, `running`, `finished`, or `failed` with a reason."""
+
+    state: str
+    job: str | None = None
+    runner: str | None = None
+    reason: str | None = None
+
+
+class PackEntry(msgspec.Struct, frozen=True):
+    n: int
+    size: int
+    sha256: str
+
+
+class _ManifestAnswer(msgspec.Struct):
+    signed_manifest: str
+
+
+class _TokenAnswer(msgspec.Struct):
+    token: str
+
+
+class _EventsAnswer(msgspec.Struct):
+    events: list[msgspec.Raw]
+
+
+class _RunnersAnswer(msgspec.Struct):
+    runners: list[msgspec.Raw]
+
+
+class _AssignedAnswer(msgspec.Struct):
+    runner: str
+
+
+class _PacksAnswer(msgspec.Struct):
+    packs: list[PackEntry]
+
+
+class _ErrorAnswer(msgspec.Struct):
+    error: str = "error"
+    message: str = ""
+
+
+_HINTS: Final = {
+    "rate_limited": "wait a little and try again",
+    "busy": "the relay is overloaded; try again in a moment",
+    "full": "the relay's disk is full; its operator must make room",
+    "too_large": "send less, or create a session with a larger item limit",
+    "unauthorized": "this participant left or was cut off; join again with a valid invite",
+    "revoked": "the owner revoked this role; ask for a new session or role",
+    "forbidden": "this role may not do that",
+    "never_expires_not_allowed": "give the session a lifetime",
+    "not_assigned": "the job was given to another runner or has ended",
+}
+
+WarningSink = Callable[[str], None]
+
+
+def _ignore(_: str) -> None:
+    """The warning sink of callers that have none."""
+
+
+class RelayApi:
+    """The calls of one participant in one session of one relay; safe to share between threads.
+
+    `token` is set once joined. `on_warning` is called from whichever thread makes a call.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        session_id: str,
+        *,
+        token: str | None = None,
+        on_warning: WarningSink = _ignore,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.session_id = session_id
+        self.token = token
+        self._transport = transport
+        self._on_warning = on_warning
+        self._clock = clock
+        self._clock_checked = False
+        self._closed = threading.Event()
+        self._until = Deadline.after(None)
+
+    def within(self, deadline: Deadline) -> RelayApi:
+        """The same calls on the same connections, each ended by `deadline` at the latest."""
+        bounded = copy.copy(self)
+        bounded._until = deadline
+        return bounded
+
+    @classmethod
+    def connect(
+        cls,
+        base_url: str,
+        session_id: str,
+        *,
+        token: str | None = None,
+        on_warning: WarningSink = _ignore,
+    ) -> RelayApi:
+        """The API of the relay at `base_url`. Nothing is sent yet. Raises ValidationError."""
+        transport = Transport(base_url, user_agent=USER_AGENT)
+        return cls(transport, session_id, token=token, on_warning=on_warning)
+
+    @property
+    def relay(self) -> str:
+        """The relay's address for messages."""
+        return self._transport.address.label
+
+    def close(self) -> None:
+        """End every call and stream of this object, from any thread. Safe to repeat."""
+        self._closed.set()
+        self._transport.close()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, or return False at once when this object is closed."""
+        return not self._closed.wait(seconds)
+
+    # -- the session -------------------------------------------------------------------------
+
+    def create(self, manifest: str) -> None:
+        self._call("POST", wire.SESSIONS, manifest.encode(), auth=False)
+
+    def fetch_manifest(self) -> str:
+        """The signed manifest, unverified. Raises SessionClosed when the relay has none."""
+        try:
+            answer = self._get(wire.session(self.session_id), auth=False, limit=2 * MANIFEST_BYTES)
+        except RelayError as error:
+            if error.status in (404, 410):
+                raise SessionClosed(
+                    f"the relay at {self.relay} has no session {self.session_id}",
+                    code="session_gone",
+                    hint="it has ended, or the link names another relay",
+                ) from error
+            raise
+        return self._decode(answer, _ManifestAnswer, "manifest").signed_manifest
+
+    def join(self, signed_join: str, secret: str) -> str:
+        """Join and return the token.
+
+        With the same 32-byte `secret` (base64url) a relay of ours gives the same token again, so
+        this is repeated when the answer was lost; another relay then answers 409 `exists`.
+        """
+        answer = self._repeat(
+            "POST",
+            wire.participants(self.session_id),
+            signed_join.encode(),
+            auth=False,
+            headers={wire.Headers.JOIN_SECRET: secret},
+        )
+        token = self._decode(answer, _TokenAnswer, "answer to the join").token
+        if not (0 < len(token) <= TOKEN_CHARS and token.isascii() and token.isprintable()):
+            raise ProtocolError(f"the relay at {self.relay} gave an unusable token")
+        return token
+
+    def leave(self) -> None:
+        self._repeat("POST", wire.leave(self.session_id))
+
+    def close_session(self) -> None:
+        """End and purge the session. Gone already is what was wanted."""
+        try:
+            self._repeat("POST", wire.close(self.session_id))
+        except RelayError as error:
+            if error.status not in (404, 410):
+                raise
+
+    def revoke(self, role: str) -> None:
+        self._repeat("POST", wire.revoke(self.session_id, role))
+
+    def audit(self) -> bytes:
+        """The trail as JSON lines, unverified."""
+        return self._get(wire.audit(self.session_id), limit=4 * wire.ANSWER_BYTES).body
+
+    # -- events ------------------------------------------------------------------------------
+
+    def events(self, after: int | None = None) -> list[Event]:
+        """All events after number `after`; malformed ones are left out.
+
+        Raises SessionClosed when this participant was cut off (code `cut_off`) or the session
+        has ended (`session_gone`).
+        """
+        try:
+            answer = self._get(wire.events(self.session_id, after), limit=wire.ANSWER_BYTES)
+        except RelayError as error:
+            raise self.end_of_session(error) from error
+        raw = self._decode(answer, _EventsAnswer, "list of events").events
+        return [event for event in map(parse_event, raw) if event is not None]
+
+    def open_stream(
+        self,
+        path: str,
+        *,
+        last_event_id: int | None,
+        deadline: Deadline,
+        started: Callable[[Callable[[], None]], None],
+    ) -> Line:
+        """An open stream of server-sent events; see `Transport.open`. Raises like `events`."""
+        headers = self._auth()
+        headers["Accept"] = "text/event-stream"
+        if last_event_id is not None:
+            headers[wire.Headers.LAST_EVENT_ID] = str(last_event_id)
+        line = self._transport.open(path, deadline=deadline, headers=headers, started=started)
+        if line.status < 300:
+            self._check_clock(line.date)
+            return line
+        answer = Answer(line.status, line.date, None, line.read_all(SMALL_BYTES, deadline))
+        raise self.end_of_session(self._refusal(answer))
+
+    def end_of_session(self, error: RelayError) -> RelayError | SessionClosed:
+        """What a refusal on events or a stream means: 401 cut off, 404 and 410 gone."""
+        if error.status == 401:
+            return SessionClosed(
+                f"the relay does not let this participant into session {self.session_id} any more",
+                code="cut_off",
+                hint="it left, or its role was revoked; join again with a valid invite",
+            )
+        if error.status in (404, 410):
+            return SessionClosed(f"session {self.session_id} has ended", code="session_gone")
+        return error
+
+    # -- items -------------------------------------------------------------------------------
+
+    def post_item(self, frame: bytes) -> None:
+        """One try; see `outbox.py`."""
+        self._call("POST", wire.items(self.session_id), frame)
+
+    def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
+        """The sealed bytes of an item; `limit_bytes` is what its header promises."""
+        return self._get(wire.blob(self.session_id, item), limit=limit_bytes).body
+
+    def put_blob(self, item: str, blob: bytes) -> None:
+        self._repeat("PUT", wire.blob(self.session_id, item), blob)
+
+    def ack(self, item: str) -> None:
+        """Say that the item is stored here. An item that is gone needs no ack."""
+        try:
+            self._repeat("POST", wire.ack(self.session_id, item))
+        except RelayError as error:
+            if error.status not in (404, 410):
+                raise
+
+    def want(self, item: str) -> bool:
+        """Ask holders for an evicted blob. True when it is there after all: fetch at once."""
+        try:
+            self._repeat("POST", wire.want(self.session_id, item))
+        except RelayError as error:
+            if error.code == "present":
+                return True
+            raise
+        return False
+
+    # -- runners and jobs --------------------------------------------------------------------
+
+    def runners(self) -> list[RunnerEntry]:
+        answer = self._get(wire.runners(self.session_id), limit=wire.ANSWER_BYTES)
+        raw = self._decode(answer, _RunnersAnswer, "list of runners").runners
+        return [entry for entry in (_lenient(item, RunnerEntry) for item in raw) if entry]
+
+    def approve(self, runner: str) -> None:
+        self._repeat("POST", wire.approve(self.session_id, runner))
+
+    def reject(self, runner: str) -> None:
+        self._repeat("POST", wire.reject(self.session_id, runner))
+
+    def heartbeat(self, job: str | None, free_slots: int | None = None) -> None:
+        """`free_slots` is for full sessions; 0.1.0 relays and floor sessions get none."""
+        body: dict[str, object] = {"job": job}
+        if free_slots is not None:
+            body["slots"] = free_slots
+        self._repeat("POST", wire.heartbeat(self.session_id), msgspec.json.encode(body))
+
+    def post_job(self, frame: bytes, target: str) -> str:
+        """One try; returns the key of the runner the relay chose. See `outbox.py`."""
+        headers = {wire.Headers.TARGET: target}
+        answer = self._call("POST", wire.jobs(self.session_id), frame, headers=headers)
+        return self._decode(answer, _AssignedAnswer, "answer to the job").runner
+
+    def job(self, job: str) -> JobStatus:
+        answer = self._get(wire.job(self.session_id, job))
+        return self._decode(answer, JobStatus, "state of the job")
+
+    def claim(self, job: str) -> None:
+        """One try: a lost answer shows in the job's state."""
+        self._call("POST", wire.claim(self.session_id, job))
+
+    def cancel(self, job: str) -> None:
+        self._repeat("POST", wire.cancel(self.session_id, job))
+
+    # -- full sessions: live output and trees ------------------------------------------------
+
+    def post_output(self, job: str, frame: bytes) -> None:
+        """One segment of live output; one try."""
+        self._call("POST", wire.job_output(self.session_id, job), frame)
+
+    def put_pack(self, job: str, number: int, sealed: bytes) -> None:
+        """One pack of a job's tree. The same bytes again are fine."""
+        self._repeat("PUT", wire.pack(self.session_id, job, number), sealed)
+
+    def packs(self, job: str) -> list[PackEntry]:
+        answer = self._get(wire.packs(self.session_id, job), limit=wire.ANSWER_BYTES)
+        return self._decode(answer, _PacksAnswer, "list of packs").packs
+
+    def fetch_pack(self, job: str, number: int) -> bytes:
+        path = wire.pack(self.session_id, job, number)
+        return self._get(path, limit=PACK_BYTES + BLOB_OVERHEAD_BYTES).body
+
+    def post_lack(self, job: str, sealed: bytes) -> None:
+        self._repeat("POST", wire.lack(self.session_id, job), sealed)
+
+    # -- how a call is made ------------------------------------------------------------------
+
+    def _get(self, path: str, *, auth: bool = True, limit: int = SMALL_BYTES) -> Answer:
+        return self._repeat("GET", path, auth=auth, limit=limit)
+
+    def _repeat(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        auth: bool = True,
+        limit: int = SMALL_BYTES,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """A call that may be made again: on a broken line, and when the relay says "later"."""
+        deadline = self._deadline()
+        for tries in range(RETRIES):
+            try:
+                return self._call(
+                    method,
+                    path,
+                    body,
+                    auth=auth,
+                    limit=limit,
+                    headers=headers,
+                    deadline=deadline,
+                    repeatable=True,
+                )
+            except (ConnectionLost, RelayError) as error:
+                later = not isinstance(error, RelayError) or error.status in _WAIT_AND_RETRY
+                wait_s = RETRY_WAIT_S * 2**tries
+                if not later or tries == RETRIES - 1 or deadline.cap_s(wait_s) < wait_s:
+                    raise
+                if not self.pause(wait_s):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        auth: bool = True,
+        limit: int = SMALL_BYTES,
+        headers: Mapping[str, str] | None = None,
+        deadline: Deadline | None = None,
+        repeatable: bool = False,
+    ) -> Answer:
+        answer = self._transport.request(
+            method,
+            path,
+            deadline=deadline or self._deadline(),
+            limit_bytes=limit,
+            body=body,
+            headers={**(self._auth() if auth else {}), **(headers or {})},
+            repeatable=repeatable,
+        )
+        self._check_clock(answer.date)
+        if answer.status >= 300:
+            raise self._refusal(answer)
+        return answer
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(CALL_TIMEOUT_S).sooner(self._until)
+
+    def _auth(self) -> dict[str, str]:
+        if self.token is None:
+            raise SessionClosed(
+                f"this participant has not joined session {self.session_id}", code="not_joined"
+            )
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def _refusal(self, answer: Answer) -> RelayError:
+        if answer.status < 400:
+            return RelayError(
+                answer.status,
+                "redirect",
+                "moved elsewhere",
+                hint="redirects are not followed; the link must name the relay itself",
+            )
+        said = _lenient(answer.body, _ErrorAnswer) or _ErrorAnswer(message="no reason given")
+        code, message = _clean(said.error) or "error", _clean(said.message)
+        return RelayError(answer.status, code, message, hint=_HINTS.get(code))
+
+    def _decode(self, answer: Answer, type_: type[T], what: str) -> T:
+        try:
+            return msgspec.json.decode(answer.body, type=type_)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            self._not_a_relay(what)
+
+    def _not_a_relay(self, what: str) -> NoReturn:
+        raise ProtocolError(
+            f"the {what} from {self.relay} is not what a relay says",
+            code="bad_answer",
+            hint="check that the link names an Airlox relay",
+        )
+
+    def _check_clock(self, date: str | None) -> None:
+        """Item times must fall into the session's window, so a wrong clock is worth a word."""
+        if self._clock_checked or date is None:
+            return
+        try:
+            relay_s = parsedate_to_datetime(date).timestamp()
+        except (ValueError, TypeError, OverflowError):
+            return
+        self._clock_checked = True
+        off_s = self._clock() - relay_s
+        if abs(off_s) > CLOCK_SLACK_S:
+            way = "ahead of" if off_s > 0 else "behind"
+            self._on_warning(
+                f"this machine's clock is {abs(off_s):.0f} s {way} the relay's; set the clock, "
+                "or items may be refused near the start or end of the session"
+            )
+
+
+def parse_event(raw: msgspec.Raw | bytes) -> Event | None:
+    """An event as received, or None when it is not one: a bad event never stops a client."""
+    event = _lenient(raw, Event)
+    return event if event is not None and event.seq >= 0 else None
+
+
+def _lenient(raw: msgspec.Raw | bytes, type_: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(raw, type=type_)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _clean(text: str) -> str:
+    """A relay's words fit for a terminal: one bounded line of printable characters."""
+    return "".join(c if c.isprintable() else " " for c in text[:ERROR_TEXT_CHARS]).strip()

@@ -1,0 +1,183 @@
+"""Server-sent events from a relay, read until told to end.
+
+A `Feed` reads one path. A broken or silent line is opened again at the cursor every 0.5 s, for as
+long as its owner waits; 401, 404 and 410 end the session. What was read but not handed out when a
+line breaks is dropped, since the relay sends everything after the cursor once more: the cursor is
+the reader's own, of what it has really taken in.
+
+One thread reads; any thread may `close()`, which shuts the socket, so that the reader returns at
+once. What an event means is for the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from airlox.client.deadline import Deadline
+from airlox.errors import ConnectionLost, ProtocolError, RelayError
+from airlox.protocol.sse import SseEvent, SseParser
+
+if TYPE_CHECKING:
+    from airlox.client.relay_api import RelayApi
+    from airlox.client.transport import Line
+
+RECONNECT_S: Final = 0.5
+SILENCE_S: Final = 60.0
+"""A relay sends a keepalive every 15 s; a line without a byte for this long is dead."""
+OPEN_TIMEOUT_S: Final = 30.0
+
+Warn = Callable[[str], None]
+
+
+def _no_cursor() -> int | None:
+    return None
+
+
+def _ignore(_: str) -> None:
+    """The warning sink of callers that have none."""
+
+
+class Feed:
+    """The events of one path of the relay.
+
+    `path` and `cursor` are asked at each (re)connection; a cursor travels as Last-Event-ID.
+    `on_warning` hears once per outage that the line is down.
+    """
+
+    def __init__(
+        self,
+        api: RelayApi,
+        path: Callable[[], str],
+        *,
+        cursor: Callable[[], int | None] = _no_cursor,
+        on_warning: Warn = _ignore,
+    ) -> None:
+        self._api = api
+        self._path = path
+        self._cursor = cursor
+        self._on_warning = on_warning
+        self._reading = threading.Lock()
+        self._closed = threading.Event()
+        self._cut: Callable[[], None] | None = None
+        self._line: Line | None = None
+        self._parser = SseParser()
+        self._pending: deque[SseEvent] = deque()
+        self._silence = Deadline.after(None)
+        self._not_before = Deadline.after(0)
+        self._down = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def next(self, deadline: Deadline) -> SseEvent | None:
+        """The next event, or None when the deadline came or `close()` was called.
+
+        Raises SessionClosed when the relay ended the session for this participant, and RelayError
+        for refusals that waiting does not mend.
+        """
+        with self._reading:
+            try:
+                while not self._closed.is_set():
+                    if self._pending:
+                        return self._pending.popleft()
+                    if not self._read(deadline):
+                        break
+            except BaseException:
+                self._drop_line()
+                raise
+            if self._closed.is_set():
+                self._drop_line()
+            return None
+
+    def close(self) -> None:
+        """End the feed, from any thread; a reader inside `next` returns at once."""
+        self._closed.set()
+        cut = self._cut
+        if cut is not None:
+            cut()
+        if self._reading.acquire(blocking=False):
+            try:
+                self._drop_line()
+            finally:
+                self._reading.release()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self, deadline: Deadline) -> bool:
+        """Take in what comes next; False when the deadline came first."""
+        line = self._line or self._open(deadline)
+        if line is None:
+            return not deadline.passed
+        try:
+            data = line.read(deadline.sooner(self._silence))
+            if data:
+                self._pending.extend(self._parser.feed(data))
+                self._silence = Deadline.after(SILENCE_S)
+                return True
+        except (ConnectionLost, ProtocolError) as error:
+            self._lose(str(error))
+            return True
+        if data is None and not self._silence.passed:
+            return False
+        self._lose("the relay ended the stream" if data == b"" else "the relay fell silent")
+        return True
+
+    def _open(self, deadline: Deadline) -> Line | None:
+        """A fresh line, not sooner than 0.5 s after the last; None when that failed or waits."""
+        wait_s = self._not_before.left_s() or 0.0
+        if self._closed.wait(deadline.cap_s(wait_s)) or deadline.cap_s(wait_s) < wait_s:
+            return None
+        self._parser = SseParser()
+        try:
+            self._line = self._api.open_stream(
+                self._path(),
+                last_event_id=self._cursor(),
+                deadline=Deadline.after(OPEN_TIMEOUT_S).sooner(deadline),
+                started=self._started,
+            )
+        except ConnectionLost as error:
+            if error.code == "tls":
+                raise
+            if error.code == "closed":
+                self._closed.set()
+            self._lose(str(error))
+        except RelayError as error:
+            if error.status != 429 and error.status < 500:
+                raise
+            self._lose(str(error))
+        else:
+            self._silence = Deadline.after(SILENCE_S)
+            self._down = False
+        return self._line
+
+    def _started(self, cut: Callable[[], None]) -> None:
+        self._cut = cut
+        if self._closed.is_set():
+            cut()
+
+    def _lose(self, why: str) -> None:
+        self._drop_line()
+        self._not_before = Deadline.after(RECONNECT_S)
+        if not self._down and not self._closed.is_set():
+            self._down = True
+            self._on_warning(f"the stream broke and is being opened again: {why}")
+
+    def _drop_line(self) -> None:
+        self._pending.clear()
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()

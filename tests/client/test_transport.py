@@ -1,0 +1,412 @@
+"""Connections: deadlines, bounds, dead and cut connections, addresses, proxies, TLS."""
+
+from __future__ import annotations
+
+import datetime
+import http.client
+import itertools
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airlox.client import transport as transport_module
+from airlox.client.deadline import Deadline
+from airlox.client.transport import Answer, Transport, _Chunks, parse_address, tls_context
+from airlox.errors import ConnectionLost, LimitError, ValidationError
+from support.scripted import Peer, Scripted, always
+
+PATIENT_S = 15.0
+
+
+def make(base_url: str, environ: dict[str, str] | None = None) -> Transport:
+    return Transport(base_url, user_agent="test/1", environ=environ or {})
+
+
+def get(transport: Transport, *, limit: int = 1000, seconds: float = PATIENT_S) -> Answer:
+    return transport.request("GET", "/x", deadline=Deadline.after(seconds), limit_bytes=limit)
+
+
+@pytest.fixture
+def echo() -> Iterator[Scripted]:
+    with Scripted(always(200, b"hello")) as server:
+        yield server
+
+
+def test_addresses() -> None:
+    address = parse_address("https://relay.example/base/")
+    assert (address.host, address.port, address.prefix) == ("relay.example", 443, "/base")
+    assert address.label == "https://relay.example"
+    assert parse_address("http://[::1]:8080").label == "http://[::1]:8080"
+    assert parse_address("https://bücher.example").host == "xn--bcher-kva.example"
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["http://relay.example", "ftp://localhost", "https://", "https://h:99999", "https://u@h"],
+)
+def test_unusable_addresses_are_refused(base_url: str) -> None:
+    with pytest.raises(ValidationError):
+        parse_address(base_url)
+
+
+def test_a_connection_is_kept_and_used_again() -> None:
+    seen: list[int] = []
+
+    def script(peer: Peer) -> None:
+        while (request := peer.read()) is not None:
+            seen.append(peer.number)
+            assert request.headers["user-agent"] == "test/1"
+            assert request.headers["host"].startswith("127.0.0.1:")
+            peer.answer(200, b"ok")
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        for _ in range(3):
+            assert get(transport).body == b"ok"
+        transport.close()
+    assert seen == [0, 0, 0]
+
+
+def test_a_kept_connection_that_died_is_replaced() -> None:
+    def script(peer: Peer) -> None:
+        if peer.read() is not None:
+            peer.answer(200, str(peer.number).encode())
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        assert get(transport).body == b"0"
+        # the server closed it after one answer; the end is noticed before it is used
+        for number in (b"1", b"2"):
+            answer = transport.request(
+                "GET", "/", deadline=Deadline.after(5), limit_bytes=9, repeatable=True
+            )
+            assert answer.body == number
+        transport.close()
+
+
+def test_a_call_that_changes_something_is_not_sent_twice() -> None:
+    """The connection dies after it took the request: only the caller knows what that means."""
+    posts: list[int] = []
+
+    def script(peer: Peer) -> None:
+        if peer.read() is not None:
+            peer.answer(200, b"warm")
+        if peer.read() is not None:
+            posts.append(peer.number)  # taken, never answered
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        get(transport)
+        with pytest.raises(ConnectionLost):
+            transport.request("POST", "/", deadline=Deadline.after(5), limit_bytes=9, body=b"x")
+        transport.close()
+    assert posts == [0]
+
+
+def test_an_answer_over_the_limit_is_refused_before_it_is_read() -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n")
+        peer.gone()
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(LimitError) as caught:
+            get(transport)
+        transport.close()
+    assert caught.value.code == "answer_too_large"
+
+
+def test_an_endless_answer_is_cut_at_the_limit() -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_stream()
+        while True:
+            peer.chunk(b"x" * 1000)
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(LimitError):
+            get(transport, limit=5000)
+        transport.close()
+
+
+def test_a_chunked_answer_leaves_the_connection_usable() -> None:
+    def script(peer: Peer) -> None:
+        while peer.read() is not None:
+            peer.start_stream()
+            peer.chunk(str(peer.number).encode())
+            peer.send(b"0\r\n\r\n")
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        assert [get(transport).body for _ in range(3)] == [b"0", b"0", b"0"]
+        transport.close()
+
+
+def test_a_short_answer_is_a_lost_connection() -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(ConnectionLost):
+            get(transport)
+        transport.close()
+
+
+def test_a_dripping_peer_does_not_extend_the_deadline() -> None:
+    ended = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(b"HTTP/1.1 200 OK\r\n")
+        while not ended.wait(0.05):
+            peer.send(b"X-Drip: y\r\n")
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(ConnectionLost) as caught:
+            get(transport, seconds=0.3)
+        ended.set()
+        transport.close()
+    assert caught.value.code == "relay_timeout"
+
+
+def test_a_refusal_in_the_middle_of_an_upload_is_heard() -> None:
+    def script(peer: Peer) -> None:
+        peer._file.readline()
+        peer.answer(413, b"too much")
+        # not read to its end: the rest of the upload meets a closed door
+        peer._sock.shutdown(socket.SHUT_RD)
+        peer.gone()
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        answer = transport.request(
+            "POST", "/", deadline=Deadline.after(9), limit_bytes=99, body=bytes(8 << 20)
+        )
+        transport.close()
+    assert (answer.status, answer.body) == (413, b"too much")
+
+
+def test_close_ends_a_call_of_another_thread() -> None:
+    asked = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        asked.set()
+        peer.gone()
+
+    caught: list[BaseException] = []
+
+    def call(transport: Transport) -> None:
+        try:
+            get(transport, seconds=60)
+        except ConnectionLost as error:
+            caught.append(error)
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        thread = threading.Thread(target=call, args=(transport,))
+        thread.start()
+        assert asked.wait(PATIENT_S)
+        transport.close()
+        thread.join(PATIENT_S)
+        assert not thread.is_alive()
+    assert [error.code for error in caught if isinstance(error, ConnectionLost)] == ["closed"]
+    with pytest.raises(ConnectionLost):
+        get(transport)
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        transport = make(f"http://127.0.0.1:{held.getsockname()[1]}")
+        with pytest.raises(ConnectionLost) as caught:
+            get(transport)
+    assert "Connection refused" in caught.value.message
+    assert caught.value.hint
+
+
+def test_garbage_is_a_lost_connection(echo: Scripted) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(ConnectionLost):
+            get(transport)
+        transport.close()
+
+
+def test_plain_http_never_uses_a_proxy(echo: Scripted) -> None:
+    transport = make(echo.base_url, {"HTTPS_PROXY": "http://127.0.0.1:1", "http_proxy": "x"})
+    assert get(transport).body == b"hello"
+    transport.close()
+
+
+def test_names_below_localhost_are_this_machine(echo: Scripted) -> None:
+    transport = make(f"http://relay.localhost:{echo.port}")
+    assert get(transport).body == b"hello"
+    transport.close()
+
+
+# -- TLS and proxies --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost, made by the cryptography package."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return cert_file, key_file
+
+
+@pytest.fixture
+def trusting(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    monkeypatch.setattr(transport_module, "tls_context", lambda: context)
+
+
+def tls_script(certificate: tuple[Path, Path], *, through: str | None) -> object:
+    """Serve TLS on a connection, after a CONNECT when `through` is the host to name in it."""
+
+    def script(peer: Peer) -> None:
+        if through is not None:
+            request = peer.read()
+            assert request is not None
+            assert (request.method, request.path) == ("CONNECT", through)
+            assert request.headers["proxy-authorization"] == "Basic dXNlcjpwQHNz"
+            peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        with context.wrap_socket(peer._sock, server_side=True) as sock:
+            inner = Peer(sock, peer.number)
+            while inner.read() is not None:
+                inner.answer(200, str(peer.number).encode())
+            inner._file.close()
+
+    return script
+
+
+def test_https_keeps_its_connection(certificate: tuple[Path, Path], trusting: None) -> None:
+    with Scripted(tls_script(certificate, through=None)) as server:  # type: ignore[arg-type]
+        transport = make(f"https://localhost:{server.port}")
+        assert [get(transport).body for _ in range(3)] == [b"0", b"0", b"0"]
+        transport.close()
+
+
+def test_https_goes_through_the_proxy(certificate: tuple[Path, Path], trusting: None) -> None:
+    script = tls_script(certificate, through="localhost:4433")
+    with Scripted(script) as proxy:  # type: ignore[arg-type]
+        environ = {"HTTPS_PROXY": f"http://user:p%40ss@127.0.0.1:{proxy.port}"}
+        transport = make("https://localhost:4433", environ)
+        assert get(transport).body == b"0"
+        transport.close()
+
+
+def test_a_proxy_that_says_no() -> None:
+    with Scripted(always(407)) as proxy:
+        environ = {"https_proxy": f"127.0.0.1:{proxy.port}"}
+        transport = make("https://relay.example", environ)
+        with pytest.raises(ConnectionLost, match="407"):
+            get(transport)
+        transport.close()
+
+
+@pytest.mark.parametrize("skip", ["*", "localhost", "other, localhost", ".localhost"])
+def test_no_proxy(skip: str, certificate: tuple[Path, Path], trusting: None) -> None:
+    with Scripted(tls_script(certificate, through=None)) as server:  # type: ignore[arg-type]
+        environ = {"HTTPS_PROXY": "http://127.0.0.1:1", "NO_PROXY": skip}
+        transport = make(f"https://localhost:{server.port}", environ)
+        assert get(transport).body == b"0"
+        transport.close()
+
+
+def test_an_unknown_authority_is_refused(certificate: tuple[Path, Path]) -> None:
+    with Scripted(tls_script(certificate, through=None)) as server:  # type: ignore[arg-type]
+        transport = make(f"https://localhost:{server.port}")
+        with pytest.raises(ConnectionLost) as caught:
+            get(transport)
+        transport.close()
+    assert caught.value.code == "tls"
+
+
+def test_the_context_is_loaded_once_and_only_for_https() -> None:
+    assert tls_context() is tls_context()
+    assert tls_context().verify_mode is ssl.CERT_REQUIRED
+    assert tls_context().check_hostname
+
+
+def test_asyncio_is_not_imported() -> None:
+    import sys
+
+    code = "import airlox.client.relay_api, sys; print('asyncio' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30, check=True)
+    assert out.stdout.strip() == b"False"
+
+
+@given(
+    chunks=st.lists(st.binary(min_size=1, max_size=40), max_size=6),
+    cuts=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    upper=st.booleans(),
+)
+def test_chunks_are_the_same_however_they_are_cut(
+    chunks: list[bytes], cuts: list[int], upper: bool
+) -> None:
+    framed = b"".join(
+        (f"{len(c):X};ext=1" if upper else f"{len(c):x}").encode() + b"\r\n" + c + b"\r\n"
+        for c in chunks
+    )
+    framed += b"0\r\n\r\n"
+    parser, out, at = _Chunks(), b"", 0
+    for size in itertools.cycle(cuts):
+        out += parser.feed(framed[at : at + size])
+        at += size
+        if at >= len(framed):
+            break
+    assert out == b"".join(chunks)
+    assert parser.ended
+
+
+@pytest.mark.parametrize("line", [b"-5\r\n", b"0x5\r\n", b"\r\n", b"x" * 300, b"fffffffff\r\n"])
+def test_a_malformed_chunk_is_refused(line: bytes) -> None:
+    with pytest.raises(http.client.HTTPException):
+        _Chunks().feed(line)
