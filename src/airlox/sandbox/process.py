@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pwd
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from airlox.errors import SandboxError, StorageError
 from airlox.sandbox import keeper
 from airlox.sandbox.base import Cause, Layer, Layout, Outcome, Report
 from airlox.sandbox.collect import remove_tree
+from airlox.sandbox.linux import jobuser
 from airlox.sandbox.pipes import OutputPipes
 from airlox.sandbox.supervise import Reason, end_all, first_reason
 from airlox.sandbox.watch import Watch, breach_of
@@ -98,17 +98,14 @@ class ProcessSandbox:
         name = self._options.job_user
         if name is None:
             return None
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            raise SandboxError(f"there is no user {name}", code="root_no_user") from None
-        if os.geteuid() != 0 and entry.pw_uid != os.geteuid():
+        if os.geteuid() != 0:
             raise SandboxError(
                 f"only root may run jobs as {name}",
                 code="root_no_user",
                 hint="start the runner as root, or leave out --job-user",
             )
-        return None if entry.pw_uid == os.geteuid() else (entry.pw_uid, entry.pw_gid)
+        user = jobuser.choose(self._options.state_dir, name)
+        return user.uid, user.gid
 
     async def run(
         self,

@@ -6,7 +6,8 @@ jobs too; where that cannot be, a root runner uses the top of the hierarchy.
 
 Rules
 - A process is put in by its pid before it starts the job's program; children follow by themselves.
-- Groups are named `airlox-…`, and nothing else is ever removed or killed here.
+- Groups are named `airlox-…`, and nothing else is ever removed or killed here. The name tells
+  which process made the group, so that what a dead runner left can be known and swept.
 - On version 2 a group that holds processes cannot hand out controllers. When the runner is alone
   in its group, as `systemd-run --scope -p Delegate=yes` leaves it, it moves into a leaf of its own.
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
+from airlox.sandbox import proctable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +36,7 @@ _PREFIX = "airlox-"
 _RUNNER_LEAF = "airlox-runner"
 _CONTROLLERS = ("memory", "pids")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_OWNED = re.compile(r"airlox-([0-9]{1,20})-([0-9]{1,20})-([0-9]{1,20})-[A-Za-z0-9_-]+")
 _ESCAPED_BYTE = re.compile(r"\\([0-7]{3})")
 _REMOVE_STEP_S = 0.01
 _HINT = (
@@ -168,14 +171,14 @@ class CgroupDriver:
     pids_parent: Path
 
     def create(self, name: str, *, memory_bytes: int | None, processes: int) -> Cgroup:
-        """Make the group `airlox-NAME` with its limits. Memory None is measured, not limited.
+        """Make a group with its limits; `name` is part of its name. Memory None: measured only.
 
         Raises:
             SandboxError: the group cannot be made (code `cgroup_none`).
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name for a group")
-        folder = _PREFIX + name
+        folder = f"{_PREFIX}{_owner_tag()}-{name}"
         group = Cgroup(self.version, self.memory_parent / folder, self.pids_parent / folder)
         made: list[str] = []
         try:
@@ -197,13 +200,8 @@ def open_driver(proc: Path = Path("/proc/self")) -> CgroupDriver:
     Raises:
         SandboxError: none may be made here (code `cgroup_none`).
     """
-    try:
-        mounts = parse_mountinfo((proc / "mountinfo").read_text(errors="surrogateescape"))
-        membership = parse_membership((proc / "cgroup").read_text(errors="surrogateescape"))
-    except OSError as e:
-        raise _none(f"cannot read {e.filename}: {e.strerror}") from None
     refusal = _none("no memory and pids controllers are mounted")
-    for driver in (*_v1_places(mounts, membership), *_v2_places(mounts, membership)):
+    for driver in _places(proc):
         try:
             _try(driver)
         except SandboxError as e:
@@ -211,6 +209,18 @@ def open_driver(proc: Path = Path("/proc/self")) -> CgroupDriver:
         else:
             return driver
     raise refusal
+
+
+def sweep_groups(proc: Path = Path("/proc/self"), *, within_s: float) -> bool:
+    """Kill and remove the groups whose makers are dead; False when one would not go. Blocks."""
+    dead = [
+        str(folder)
+        for driver in _places(proc)
+        for parent in dict.fromkeys((driver.memory_parent, driver.pids_parent))
+        for folder in _folders_in(parent)
+        if _is_orphan(folder.name)
+    ]
+    return remove_groups(tuple(dict.fromkeys(dead)), within_s=within_s)
 
 
 def remove_groups(folders: Sequence[str], *, within_s: float) -> bool:
@@ -228,6 +238,47 @@ def remove_groups(folders: Sequence[str], *, within_s: float) -> bool:
         if time.monotonic() >= deadline:
             return False
         time.sleep(_REMOVE_STEP_S)
+
+
+def _places(proc: Path) -> tuple[CgroupDriver, ...]:
+    """Where groups could be made, best first; whether they may be is for `_try` to say."""
+    try:
+        mounts = parse_mountinfo((proc / "mountinfo").read_text(errors="surrogateescape"))
+        membership = parse_membership((proc / "cgroup").read_text(errors="surrogateescape"))
+    except OSError:  # no /proc: no groups
+        return ()
+    return (*_v1_places(mounts, membership), *_v2_places(mounts, membership))
+
+
+def _owner_tag() -> str:
+    """Names this process for `_is_orphan`: its pid namespace, pid and start."""
+    pid = os.getpid()
+    process = proctable.find(pid)
+    return f"{_pid_namespace()}-{pid}-{process.start if process else 0}"
+
+
+def _pid_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _is_orphan(name: str) -> bool:
+    """Whether the maker of a group with this name is dead. One that cannot be seen is not."""
+    found = _OWNED.fullmatch(name)
+    if found is None or int(found[1]) != _pid_namespace():
+        return False
+    process = proctable.find(int(found[2]))
+    return process is None or process.start != int(found[3])
+
+
+def _folders_in(parent: Path) -> tuple[Path, ...]:
+    try:
+        with os.scandir(parent) as entries:
+            return tuple(Path(entry.path) for entry in entries if entry.is_dir())
+    except OSError:
+        return ()
 
 
 def _v1_places(
