@@ -551,13 +551,12 @@ def pack_cases() -> list[Case]:
     sealed_pack = pack.seal_pack(
         KEYS.session_key, KEYS.session_id, job=JOB_ID, number=7, plain=plain, nonce=NONCE
     )
-    digests = [bytes([n]) * 32 for n in (1, 2)]
     sealed_lack = pack.seal_lack(
         KEYS.session_key,
         KEYS.session_id,
         job=JOB_ID,
         runner=RUNNER.public,
-        digests=digests,
+        plain=b"\x05",
         nonce=NONCE,
     )
     base = {

@@ -315,15 +315,15 @@ def _open_pack(i: dict[str, Any]) -> str:
     return plain.hex()
 
 
-def _open_lack(i: dict[str, Any]) -> list[str]:
-    digests = pack.open_lack(
+def _open_lack(i: dict[str, Any]) -> str:
+    plain = pack.open_lack(
         bytes.fromhex(i["session_key"]),
         SessionId(i["session_id"]),
         job=ItemId(i["job"]),
         runner=PublicKey(i["runner"]),
         sealed=_b64(i["sealed_b64"]),
     )
-    return [digest.hex() for digest in digests]
+    return plain.hex()
 
 
 OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {

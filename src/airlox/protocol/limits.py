@@ -67,7 +67,7 @@ PACK_BYTES: Final = 16 * MIB
 """Plain bytes in one pack: a receiver holds one in memory."""
 PACKS: Final = 65536
 LACK_BYTES: Final = 1 * MIB
-"""Plain bytes of the list of what a runner lacks (32 bytes an entry)."""
+"""Plain bytes of what a runner says it lacks: a bit for each content of the index."""
 
 # timeline
 EVENT_JUMP: Final = 10_000

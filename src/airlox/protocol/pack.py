@@ -8,14 +8,10 @@ Source: docs/protocol.md, "Trees".
 
 from __future__ import annotations
 
-from typing import Final
-
-from airlox.errors import EncodingError, LimitError
+from airlox.errors import LimitError
 from airlox.protocol import aead, limits
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
 from airlox.protocol.keys import lack_key, pack_key
-
-DIGEST_BYTES: Final = 32
 
 
 def seal_pack(
@@ -51,11 +47,10 @@ def seal_lack(
     *,
     job: ItemId,
     runner: PublicKey,
-    digests: list[bytes],
+    plain: bytes,
     nonce: bytes,
 ) -> bytes:
-    """The sealed list of contents (32-byte digests) that `runner` lacks of a job's tree."""
-    plain = b"".join(digests)
+    """Seals what `runner` says it lacks of a job's tree (tree/lack.py has the plain form)."""
     if len(plain) > limits.LACK_BYTES:
         raise LimitError(f"a list of lacking content has at most {limits.LACK_BYTES} bytes")
     key = lack_key(session_key, session_id, job=job, runner=runner)
@@ -64,15 +59,12 @@ def seal_lack(
 
 def open_lack(
     session_key: bytes, session_id: SessionId, *, job: ItemId, runner: PublicKey, sealed: bytes
-) -> list[bytes]:
-    """The digests in a sealed list. Raises ValidationError or DecryptError."""
+) -> bytes:
+    """The plain list. Raises ValidationError or DecryptError."""
     if len(sealed) > limits.LACK_BYTES + limits.BLOB_OVERHEAD_BYTES:
         raise LimitError("list of lacking content is too large")
     key = lack_key(session_key, session_id, job=job, runner=runner)
-    plain = aead.open_sealed(key, sealed, _aad(b"lack", job, runner.encode()), "list of content")
-    if len(plain) % DIGEST_BYTES:
-        raise EncodingError("list of lacking content is cut short")
-    return [plain[at : at + DIGEST_BYTES] for at in range(0, len(plain), DIGEST_BYTES)]
+    return aead.open_sealed(key, sealed, _aad(b"lack", job, runner.encode()), "list of content")
 
 
 def _aad(kind: bytes, job: ItemId, rest: bytes) -> bytes:
