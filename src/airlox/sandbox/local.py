@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _READY_WITHIN_S = 15.0
 _TRIAL_WITHIN_S = 5.0
 _GONE_WITHIN_S = 10.0
+_GROUP_GONE_WITHIN_S = 1.0
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 _MISSING = (2, 20)  # ENOENT, ENOTDIR
@@ -108,7 +109,7 @@ class LocalSandbox:
             self._give(pipes)
             group = self._make_group(plan.limits)
             if group is not None:
-                stack.callback(group.remove, within_s=0)
+                stack.callback(group.remove, within_s=_GROUP_GONE_WITHIN_S)
             launched = stack.enter_context(
                 self._launch(plan, pipes.stdout_fd, pipes.stderr_fd, group)
             )
@@ -116,6 +117,8 @@ class LocalSandbox:
             job = stack.enter_context(_Job(launched))
             outcome = await self._see_through(job, plan, cancel, group, on_started)
             pipes.finish()
+            if group is not None:
+                await asyncio.to_thread(group.remove, within_s=_GROUP_GONE_WITHIN_S)
         return outcome
 
     async def _see_through(

@@ -54,6 +54,7 @@ PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
+_PR_SET_NAME = 15
 _SECCOMP_MODE_FILTER = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 
@@ -107,6 +108,15 @@ def unshare(flags: int) -> None:
 
 def prctl(option: int, argument: int = 0) -> None:
     _call("prctl", *(ctypes.c_ulong(word) for word in (option, argument, 0, 0, 0)))
+
+
+def set_process_name(name: bytes) -> None:
+    _call("prctl", ctypes.c_ulong(_PR_SET_NAME), name, *(ctypes.c_ulong(0),) * 3)
+
+
+def overwrite(address: int, content: bytes) -> None:
+    """Write into this process's own memory."""
+    ctypes.memmove(address, content, len(content))
 
 
 def make_mounts_private() -> None:
