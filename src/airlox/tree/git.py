@@ -1,0 +1,128 @@
+"""Asking git which files of a folder it would commit or add right now.
+
+git runs with a time-out, a bounded answer, no terminal and an environment without `GIT_*`: a
+variable left by a hook would otherwise point it at another repository. The user's own settings
+(global ignore file, safe folders) hold. `core.fsmonitor` is off: it names a program to run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import contextmanager
+from signal import SIGKILL
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airlox.errors import TreeError
+from airlox.tree.paths import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from subprocess import Popen
+    from threading import Event
+
+TIMEOUT_S: Final = 120.0
+ANSWER_BYTES: Final = 512 * 1024 * 1024
+
+_COMMAND: Final = (
+    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false"),
+    *("ls-files", "--cached", "--others", "--exclude-standard", "-z"),
+)
+_COMPLAINT_BYTES: Final = 64 * 1024
+_UNREADABLE: Final = re.compile(rb"^warning: could not open directory '(.*)/': ", re.MULTILINE)
+
+
+class Listing(NamedTuple):
+    """Paths as git names them (a nested repository ends with `/`); folders it could not read."""
+
+    paths: tuple[bytes, ...]
+    unreadable: tuple[bytes, ...]
+
+
+def is_repository(folder: str) -> bool:
+    """Whether `folder` is the top of a git work tree."""
+    marker = os.path.join(folder, ".git")
+    return os.path.isfile(marker) or os.path.isfile(os.path.join(marker, "HEAD"))
+
+
+def list_files(folder: str, *, timeout_s: float = TIMEOUT_S) -> Listing:
+    """Tracked files and untracked ones that are not ignored, below `folder`, each once."""
+    from subprocess import DEVNULL, PIPE, Popen
+    from tempfile import TemporaryFile
+
+    with TemporaryFile() as complaints:
+        try:
+            git = Popen(
+                _COMMAND,
+                cwd=folder,
+                env=_environment(),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=complaints,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise TreeError(
+                f"{folder} is a git repository, but git is not installed",
+                code="missing_git",
+                hint="install git",
+            ) from None
+        with git, _killed_after(git, timeout_s) as expired:
+            answer = _read_answer(git)
+            status = git.wait()
+        complaints.seek(0)
+        complaint = complaints.read(_COMPLAINT_BYTES)
+    if expired.is_set():
+        raise TreeError(f"git did not list {folder} within {timeout_s:g} s", code="tree_timeout")
+    if status != 0:
+        raise TreeError(f"git cannot list {folder}: {_first_line(complaint)}", code="git_failed")
+    return Listing(_distinct(answer.split(b"\0")), tuple(_UNREADABLE.findall(complaint)))
+
+
+def _read_answer(git: Popen[bytes]) -> bytes:
+    assert git.stdout is not None
+    parts: list[bytes] = []
+    room = ANSWER_BYTES
+    while part := git.stdout.read(min(room, 1 << 20)):
+        parts.append(part)
+        room -= len(part)
+        if not room:
+            git.kill()
+            raise TreeError("the list of files is too long to be sent", code="tree_too_large")
+    return b"".join(parts)
+
+
+@contextmanager
+def _killed_after(process: Popen[bytes], timeout_s: float) -> Iterator[Event]:
+    """End the process and its children when it takes too long; the event says that it did."""
+    from threading import Event, Timer
+
+    expired = Event()
+
+    def end() -> None:
+        expired.set()
+        os.killpg(process.pid, SIGKILL)
+
+    timer = Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield expired
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return kept | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+def _distinct(paths: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Each path once (git names an unmerged file once per version), sorted."""
+    return tuple(sorted(set(paths) - {b""}))
+
+
+def _first_line(complaint: bytes) -> str:
+    return shown(complaint.strip().split(b"\n")[0]) or "it gave no reason"

@@ -1,0 +1,195 @@
+"""Reading the files of a scanned tree: digests for its index, contents for its packs.
+
+A file is never taken half old, half new: its size and stamp are compared before and after it is
+read, and what is sent is checked against the index while it is read. The scan cache remembers
+digests, so that an unchanged file is not read again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from airlox import safefs
+from airlox.errors import StorageError, TreeError, ValidationError
+from airlox.tree.beneath import FILE_FLAGS, Folders, open_regular, opened_root, pieces
+from airlox.tree.chunks import Content
+from airlox.tree.index import INDEX_BYTES, Entry, Kind, TreeIndex
+from airlox.tree.paths import shown, split
+from airlox.tree.scan import Found, Scan
+from airlox.tree.stamps import Stamp, encode_stamped, parse_stamped, stamp_of
+
+if TYPE_CHECKING:
+    AnyPath = str | os.PathLike[str]
+
+CACHE_MAGIC: Final = b"axc1\n"
+CACHE_BYTES: Final = 2 * INDEX_BYTES
+
+_TRIES: Final = 3
+_YOUNG_NS: Final = 2_000_000_000
+"""A file changed less than this before it was seen is not remembered: a second change could
+leave the same times (file systems keep them to between 1 ns and 2 s)."""
+
+
+class ScanCache:
+    """Digests of a tree's files by their stamps, kept in one private file.
+
+    It is only ever a saving: a missing or damaged file is an empty cache.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path = path
+        self._known: dict[bytes, tuple[Entry, Stamp]] = {}
+        self._index = TreeIndex(())
+        self._stamps: tuple[Stamp, ...] = ()
+        try:
+            data = safefs.read_bounded(path, CACHE_BYTES)
+            if data[: len(CACHE_MAGIC)] == CACHE_MAGIC:
+                self._index, self._stamps, _ = parse_stamped(data[len(CACHE_MAGIC) :])
+        except (StorageError, ValidationError):
+            return
+        for entry, stamp in zip(self._index.entries, self._stamps, strict=True):
+            self._known[entry.path] = (entry, stamp)
+
+    def lookup(self, file: Found) -> Entry | None:
+        """The entry of `file`, if it still looks as remembered."""
+        entry, stamp = self._known.get(file.path, (None, None))
+        if entry is None or stamp != file.stamp or entry.size != file.size:
+            return None
+        return entry if entry.kind is file.kind else None
+
+    def save(self, entries: Collection[tuple[Entry, Stamp]], *, seen_ns: int) -> None:
+        """Remember `entries`, read after the time `seen_ns`, unless nothing is new."""
+        settled = sorted(
+            (entry, stamp)
+            for entry, stamp in entries
+            if max(stamp.mtime_ns, stamp.ctime_ns) + _YOUNG_NS < seen_ns
+        )
+        index = TreeIndex(entry for entry, _ in settled)
+        stamps = tuple(stamp for _, stamp in settled)
+        if (index, stamps) != (self._index, self._stamps):
+            safefs.write_private(self._path, CACHE_MAGIC + encode_stamped(index, stamps))
+
+
+def read_index(scan: Scan, cache: ScanCache | None = None) -> TreeIndex:
+    """The index of a scanned tree; reads what the cache does not know, and brings it up to date.
+
+    Raises TreeError with the code `tree_changed` for a file that does not hold still,
+    `tree_unreadable` for one that cannot be read. A file that vanished since the scan is absent.
+    """
+    seen_ns = time.time_ns()
+    entries: list[tuple[Entry, Stamp]] = []
+    with opened_root(scan.root) as root_fd, Folders(root_fd) as folders:
+        for file in scan.files:
+            known = cache.lookup(file) if cache else None
+            read = (known, file.stamp) if known else _read_entry(folders, file)
+            if read is not None:
+                entries.append(read)
+    if cache is not None:
+        cache.save(entries, seen_ns=seen_ns)
+    return TreeIndex(entry for entry, _ in entries)
+
+
+def read_contents(scan: Scan, index: TreeIndex, digests: Collection[bytes]) -> Iterator[Content]:
+    """The contents of `index` with these digests, in the order of their paths, each once.
+
+    The pieces of one content must be consumed before the next is asked for. They raise TreeError
+    with the code `tree_changed` when the file no longer has the digest.
+    """
+    missing = set(digests)
+    with opened_root(scan.root) as root_fd, Folders(root_fd) as folders:
+        for entry in index.entries:
+            if entry.digest in missing:
+                missing.remove(entry.digest)
+                yield Content(entry.digest, entry.size, _read_checked(folders, entry))
+
+
+def _read_entry(folders: Folders, file: Found) -> tuple[Entry, Stamp] | None:
+    folder, name = split(file.path)
+    try:
+        folder_fd = folders.fd(folder)
+        if file.kind is Kind.LINK:
+            target = os.readlink(name, dir_fd=folder_fd)
+            return Entry(file.path, Kind.LINK, len(target), sha256(target).digest()), file.stamp
+        for _ in range(_TRIES):
+            read = _hash_once(folder_fd, name, file.path)
+            if read is not None:
+                return read
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        reason = e.strerror or "it is no longer a regular file"
+        raise TreeError(
+            f"cannot read {shown(file.path)}: {reason}",
+            code="tree_unreadable",
+            hint="make it readable, or leave it out with --tree-exclude",
+        ) from None
+    raise _changed(file.path)
+
+
+def _hash_once(folder_fd: int, name: bytes, path: bytes) -> tuple[Entry, Stamp] | None:
+    """Entry and stamp of a file, or None when it changed while it was read."""
+    fd, before = open_regular(folder_fd, name)
+    try:
+        digest = sha256()
+        size = 0
+        for piece in pieces(fd):
+            digest.update(piece)
+            size += len(piece)
+            if size > before.st_size:
+                return None
+        after = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if size != before.st_size or stamp_of(after) != stamp_of(before):
+        return None
+    kind = Kind.EXECUTABLE if after.st_mode & stat.S_IXUSR else Kind.FILE
+    return Entry(path, kind, size, digest.digest()), stamp_of(after)
+
+
+def _read_checked(folders: Folders, entry: Entry) -> Iterator[bytes]:
+    folder, name = split(entry.path)
+    try:
+        folder_fd = folders.fd(folder)
+        if entry.kind is Kind.LINK:
+            source: Iterator[bytes] = iter((os.readlink(name, dir_fd=folder_fd),))
+            yield from _checked(source, entry)
+            return
+        fd = os.open(name, FILE_FLAGS, dir_fd=folder_fd)
+        try:
+            yield from _checked(pieces(fd), entry)
+        finally:
+            os.close(fd)
+    except OSError:
+        raise _changed(entry.path) from None
+
+
+def _checked(source: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+    """Pass pieces on, one behind, so that the last leaves only once the whole is verified."""
+    digest = sha256()
+    room = entry.size
+    held = b""
+    for piece in source:
+        room -= len(piece)
+        if room < 0:
+            break
+        digest.update(piece)
+        if held:
+            yield held
+        held = piece
+    if room != 0 or digest.digest() != entry.digest:
+        raise _changed(entry.path)
+    if held:
+        yield held
+
+
+def _changed(path: bytes) -> TreeError:
+    return TreeError(
+        f"{shown(path)} changed while it was read",
+        code="tree_changed",
+        hint="run the command again once nothing writes to it",
+    )

@@ -1,0 +1,274 @@
+"""Which files of a folder make up its tree: exactly what git would commit or add right now.
+
+Tracked files as they stand in the work tree (deleted ones absent), and untracked ones that are not
+ignored. Outside git: every file. Links are kept as links, the executable bit is kept, nothing else
+of the mode. Named in `left_out`, with the reason: submodules and nested repositories, FIFOs,
+sockets and devices, what the person excludes, folders that cannot be read.
+
+A credential-named file stops the scan (`rules.py`). No content is read here but of the few files
+whose name is doubtful; `read.py` does that.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airlox import safefs
+from airlox.errors import AirloxError, StorageError, TreeError, ValidationError
+from airlox.tree import git, rules
+from airlox.tree.beneath import Folders, open_regular, opened_root
+from airlox.tree.index import ENTRIES, Kind
+from airlox.tree.paths import check_folder, shown, split
+from airlox.tree.stamps import Stamp, stamp_of
+
+if TYPE_CHECKING:
+    AnyPath = str | os.PathLike[str]
+
+NAMED: Final = 10
+"""Most credential-named files an error names."""
+
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_NESTED: Final = "a nested git repository"
+_EMPTY: Final = "a submodule that is not checked out, or an empty folder"
+
+
+class Place(NamedTuple):
+    """The top of the tree a folder belongs to, and the folder's path in it ("" for the top)."""
+
+    root: str
+    sub: str
+
+
+class Found(NamedTuple):
+    """A file or link of the tree, as it stood when it was seen. `size` in bytes."""
+
+    path: bytes
+    kind: Kind
+    size: int
+    stamp: Stamp
+
+
+class LeftOut(NamedTuple):
+    """Something that stays here, and why."""
+
+    path: bytes
+    reason: str
+
+
+class Scan(NamedTuple):
+    """The files of a tree, sorted by path, and what was left out."""
+
+    root: str
+    files: tuple[Found, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def root_of(path: AnyPath) -> Place:
+    """The top of the git work tree that holds the folder `path`; outside git, `path` itself."""
+    folder = os.path.realpath(path)
+    top = folder
+    while not git.is_repository(top):
+        parent = os.path.dirname(top)
+        if parent == top:
+            return Place(folder, "")
+        top = parent
+    sub = os.path.relpath(folder, top)
+    return Place(top, "" if sub == "." else sub)
+
+
+def scan(root: AnyPath, *, allow: Sequence[str] = (), exclude: Sequence[str] = ()) -> Scan:
+    """The tree of the folder `root`.
+
+    `allow` lists credential-named files that may go, by name or by path in the tree; `exclude`
+    lists patterns as in `.gitignore`. Raises TreeError; its code is `tree_credentials` when
+    credential-named files are neither allowed nor excluded.
+    """
+    top = os.path.realpath(root)
+    excludes = _load_excludes(top, exclude)
+    try:
+        with opened_root(top) as root_fd:
+            if git.is_repository(root_of(top).root):
+                listing = git.list_files(top)
+                left_out = [LeftOut(path, "unreadable") for path in listing.unreadable]
+                paths: Iterable[bytes] = listing.paths
+            else:
+                _refuse_home(top)
+                left_out = []
+                paths = sorted(_walk(root_fd, excludes, left_out))
+            collected = _Collector(root_fd, excludes, left_out)
+            files = collected.collect(paths)
+            _refuse_credentials(root_fd, files, allow)
+    except OSError as e:
+        raise TreeError(f"cannot read {top}: {e.strerror}", code="tree_unreadable") from None
+    return Scan(top, tuple(files), tuple(sorted(left_out)))
+
+
+class _Collector:
+    """Turns listed paths into what stands there now."""
+
+    def __init__(self, root_fd: int, excludes: rules.Excludes, left_out: list[LeftOut]) -> None:
+        self._root_fd = root_fd
+        self._excludes = excludes
+        self._left_out = left_out
+
+    def collect(self, paths: Iterable[bytes]) -> list[Found]:
+        files: list[Found] = []
+        with Folders(self._root_fd) as folders:
+            for path in paths:
+                folder, name = split(path.rstrip(b"/"))
+                try:
+                    folder_fd = folders.fd(folder)
+                    found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue  # deleted, or its folder is now a file or a link
+                except OSError as e:
+                    self._left_out.append(LeftOut(path, f"unreadable: {e.strerror}"))
+                    continue
+                file = self._judge(path, found, folder_fd, name)
+                if file is not None:
+                    files.append(file)
+        if len(files) > ENTRIES:
+            raise TreeError(f"the tree has over {ENTRIES} files", code="tree_too_large")
+        return files
+
+    def _judge(
+        self, path: bytes, found: os.stat_result, folder_fd: int, name: bytes
+    ) -> Found | None:
+        reason = self._excludes.reason(os.fsdecode(path)) if self._excludes else None
+        form = stat.S_IFMT(found.st_mode)
+        if reason is None and form == stat.S_IFDIR:
+            reason = _folder_reason(folder_fd, name)
+        elif reason is None:
+            reason = _SPECIAL.get(form) or _path_reason(path)
+        if reason is not None:
+            if reason:
+                self._left_out.append(LeftOut(path, reason))
+            return None
+        if form == stat.S_IFLNK:
+            kind = Kind.LINK
+        else:
+            kind = Kind.EXECUTABLE if found.st_mode & stat.S_IXUSR else Kind.FILE
+        return Found(path, kind, found.st_size, stamp_of(found))
+
+
+def _folder_reason(folder_fd: int, name: bytes) -> str:
+    """Why git named a folder; "" when untracked files took the place of a tracked one."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder_fd)
+    except OSError as e:
+        return f"unreadable: {e.strerror}"
+    try:
+        names = os.listdir(fd)
+    finally:
+        os.close(fd)
+    if ".git" in names:
+        return _NESTED
+    return "" if names else _EMPTY
+
+
+def _path_reason(path: bytes) -> str | None:
+    try:
+        check_folder(path)
+    except ValidationError as e:
+        return e.message
+    return None
+
+
+def _walk(root_fd: int, excludes: rules.Excludes, left_out: list[LeftOut]) -> Iterator[bytes]:
+    """Every path below the root that is not a plain folder; for trees outside git."""
+    waiting = [b""]
+    with Folders(root_fd) as folders:
+        while waiting:
+            folder = waiting.pop()
+            prefix = folder + b"/" if folder else b""
+            try:
+                entries = os.scandir(folders.fd(folder))
+            except OSError as e:
+                left_out.append(LeftOut(folder, f"unreadable: {e.strerror}"))
+                continue
+            with entries:
+                for entry in entries:
+                    path = prefix + os.fsencode(entry.name)
+                    if not entry.is_dir(follow_symlinks=False):
+                        yield path
+                    elif (reason := _pruned(path, folders.fd(folder), excludes)) is None:
+                        waiting.append(path)
+                    elif reason:
+                        left_out.append(LeftOut(path, reason))
+
+
+def _pruned(path: bytes, folder_fd: int, excludes: rules.Excludes) -> str | None:
+    """Why a folder outside git is not entered ("" for `.git` itself), or None."""
+    name = split(path)[1]
+    if name == b".git":
+        return ""
+    try:
+        os.stat(name + b"/.git", dir_fd=folder_fd, follow_symlinks=False)
+    except OSError:
+        return _path_reason(path) or excludes.reason(os.fsdecode(path) + "/")
+    return _NESTED
+
+
+def _refuse_home(top: str) -> None:
+    if top in ("/", os.path.realpath(os.path.expanduser("~"))):
+        raise TreeError(
+            f"{top} is not a project: all of it would be sent",
+            code="tree_root",
+            hint="run this in the folder of a project",
+        )
+
+
+def _load_excludes(top: str, patterns: Sequence[str]) -> rules.Excludes:
+    path = os.path.join(top, rules.IGNORE_FILE)
+    try:
+        lines = safefs.read_bounded(path, rules.IGNORE_BYTES).decode("utf-8", "surrogateescape")
+    except StorageError as e:
+        if e.code != "not_found":
+            raise TreeError(e.message, code="tree_pattern") from None
+        lines = ""
+    return rules.Excludes(patterns, lines.splitlines())
+
+
+def _refuse_credentials(root_fd: int, files: Sequence[Found], allow: Sequence[str]) -> None:
+    allowed = {os.fsencode(name) for name in allow}
+    refused: list[bytes] = []
+    with Folders(root_fd) as folders:
+        for file in files:
+            folder, name = split(file.path)
+            if file.kind is Kind.LINK or name in allowed or file.path in allowed:
+                continue
+            if rules.is_credential_name(folder, name) or (
+                rules.is_doubtful_name(name) and _shows_login(folders, folder, name)
+            ):
+                refused.append(file.path)
+    if refused:
+        raise _credentials_error(refused)
+
+
+def _shows_login(folders: Folders, folder: bytes, name: bytes) -> bool:
+    try:
+        fd, _ = open_regular(folders.fd(folder), name)
+    except OSError:
+        return True  # it cannot be looked into, so it is asked about
+    try:
+        return rules.holds_login(name, os.read(fd, rules.LOOK_BYTES))
+    finally:
+        os.close(fd)
+
+
+def _credentials_error(refused: Sequence[bytes]) -> AirloxError:
+    names = ", ".join(shown(path) for path in refused[:NAMED])
+    more = f" and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
+    return TreeError(
+        f"the tree holds files that look like credentials: {names}{more}",
+        code="tree_credentials",
+        hint="--tree-allow NAME sends one all the same, --tree-exclude NAME leaves it here",
+    )
