@@ -192,6 +192,7 @@ PYTHON = job.PythonJob(
     timeout_s=30,
     tree=job.TreeRef(digest=TREE, files=1, size=2),
 )
+LEFT_OUT = job.LeftOut(path="out/link", reason="symbolic link")
 RESULT = job.Result(
     cause=job.Cause(kind=job.CauseKind.EXIT),
     code_sha256=job.code_sha256(SHELL),
@@ -210,7 +211,7 @@ RESULT = job.Result(
     exit_code=1,
     input_sha256=hashlib.sha256(b"").hexdigest(),
     job=JOB_REF,
-    left_out=(job.LeftOut(path="out/link", reason="symbolic link"),),
+    left_out=(LEFT_OUT,),
     limits=job.AppliedLimits(
         timeout_s=60,
         memory_bytes=536_870_912,
@@ -323,7 +324,7 @@ def job_cases() -> list[Case]:
         return open_case(name, keys.Role.SENDER, item.Kind.JOB, subkind, document)
 
     unset = msgspec.UNSET
-    plain = {"tree": unset, "cwd": unset}
+    plain: dict[str, Any] = {"tree": unset, "cwd": unset}
     return [
         shell("command"),
         shell("script", command=unset, script="#!/bin/sh\nmake test\n"),
@@ -441,7 +442,7 @@ def result_cases() -> list[Case]:
         check("without-live", live=unset),
         check("cause-and-status-differ", cause=job.Cause(kind=job.CauseKind.SIGNAL)),
         check("left-out-empty", left_out=()),
-        check("left-out-over-limit", left_out=RESULT.left_out * 101),
+        check("left-out-over-limit", left_out=(LEFT_OUT,) * 101),
         check("tree-short", tree="AA"),
         check("in-floor-session", terms=FLOOR),
         raw("env-null", lambda v: v.update(env=None)),
@@ -679,8 +680,8 @@ def odd_signatures() -> list[Case]:
 
 
 def _operations() -> dict[str, Callable[[dict[str, Any]], Any]]:
-    sys.path.insert(0, str(VECTORS.parent / "tests" / "vectors"))
-    from operations import OPERATIONS as table
+    sys.path.insert(0, str(VECTORS.parent / "tests"))
+    from vectors.operations import OPERATIONS as table
 
     found: dict[str, Callable[[dict[str, Any]], Any]] = table
     return found

@@ -163,15 +163,17 @@ def test_invite_round_trip(seed: bytes, role: keys.Role) -> None:
     else:
         made = invite.member_invite(base, seed, role)
     assert invite.parse_invite(made.url()) == made
-    assert "seed" not in repr(made) and encoding.b64u_encode(made.role_seed) not in repr(made)
+    assert encoding.b64u_encode(made.role_seed) not in repr(made)
+    assert repr(made.role_seed) not in repr(made)
 
 
 @given(st.text(max_size=300))
 def test_any_link_is_parsed_or_refused(text: str) -> None:
     try:
-        invite.parse_invite(text)
+        message = repr(invite.parse_invite(text))
     except errors.ValidationError as error:
-        assert len(text) < 20 or text not in str(error)
+        message = str(error)
+    assert len(text) < 20 or text not in message
 
 
 @given(mutated(invite.owner_invite("https://relay.example", bytes(range(32))).url().encode()))
