@@ -81,11 +81,14 @@ _UNSHOWABLE_BOUNDS: Final = tuple(
     chain.from_iterable((first, last + 1) for first, last in _UNSHOWABLE_RANGES)
 )
 
-# Unicode White_Space as far as it is not refused everywhere, and the two joiners.
-_NOT_AT_ENDS: Final = frozenset(
+# Unicode White_Space as far as it is not refused everywhere.
+_BLANKS: Final = frozenset(
     " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u200c\u200d\u202f\u205f\u3000"
+    "\u202f\u205f\u3000"
 )
+# What joins the characters beside it, and what selects the form of the character before it.
+_JOINERS: Final = frozenset("\u200c\u200d")
+_SELECTORS: Final = frozenset(map(chr, (0x34F, *range(0x180B, 0x180E), *range(0xFE00, 0xFE10))))
 
 _DEVICES: Final = frozenset(
     ("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)))
@@ -137,17 +140,32 @@ def check_display_text(text: str, what: str, max_chars: int) -> None:
     """Check a text that `what` (a field's name) shows to people: 1 to `max_chars` characters.
 
     Raises ValidationError for another length, for a character that is invisible or steers the
-    text around it, and for white space at either end.
+    text around it, for white space at either end, and for a joiner or selector that has nothing
+    to act on and would so make two names look alike.
     """
     if not 1 <= len(text) <= max_chars:
         fault = f"has {len(text)} characters, not 1 to {max_chars}"
     elif any(bisect_right(_UNSHOWABLE_BOUNDS, ord(c)) % 2 for c in text):
         fault = "has a character that cannot be shown safely"
-    elif text[0] in _NOT_AT_ENDS or text[-1] in _NOT_AT_ENDS:
+    elif text[0] in _BLANKS or text[-1] in _BLANKS:
         fault = "starts or ends with white space"
+    elif _has_stray_joiner(text):
+        fault = "has an invisible character without one to act on"
     else:
         return
     raise ValidationError(f"{what} {quote_name(text)} {fault}", code="unsafe_text")
+
+
+def _has_stray_joiner(text: str) -> bool:
+    before = " "
+    for here, after in zip(text, text[1:] + " ", strict=True):
+        if here in _JOINERS:
+            if before in _BLANKS | _JOINERS or after in _BLANKS | _JOINERS | _SELECTORS:
+                return True
+        elif here in _SELECTORS and before in _BLANKS | _JOINERS | _SELECTORS:
+            return True
+        before = here
+    return False
 
 
 def _component_fault(name: str) -> str | None:
