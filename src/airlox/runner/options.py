@@ -1,0 +1,74 @@
+"""What the operator chose for one runner. A frozen value; nothing is looked up here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from airlox.errors import UsageError
+from airlox.protocol import limits
+from airlox.protocol.cert import check_runner_name
+from airlox.protocol.names import check_display_text
+
+MAX_CONCURRENCY: Final = 64
+WORKSPACES_BYTES: Final = 50 * 1024 * limits.MIB
+WORKSPACE_DAYS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """Options of `airlox runner join`, already parsed.
+
+    `cache_root` holds sessions, runtimes, spool and, unless `work_root` says otherwise, the
+    folders of jobs. `python` is an interpreter to use for Python jobs instead of making one.
+    `toolchains` are folders jobs may read at the same path, their `bin` usable in `PATH`.
+    `memory_mb` caps what a job may have; `no_network` takes the network away even where the
+    session allows it. `path` is the `PATH` the runner was started with.
+    """
+
+    name: str
+    cache_root: Path
+    host: str
+    path: str
+    labels: tuple[str, ...] = ()
+    description: str | None = None
+    sandbox: str = "local"
+    builder: str | None = None
+    python: Path | None = None
+    workspaces: bool = True
+    work_root: Path | None = None
+    concurrency: int = 1
+    no_network: bool = False
+    memory_mb: int | None = None
+    job_user: str | None = None
+    require_layers: tuple[str, ...] = ()
+    gpus: str = "none"
+    toolchains: tuple[Path, ...] = ()
+    workspaces_bytes: int = WORKSPACES_BYTES
+    workspace_days: int = WORKSPACE_DAYS
+
+    def __post_init__(self) -> None:
+        for label in (self.name, *self.labels):
+            check_runner_name(label)
+        check_display_text(self.host, "host", limits.HOST)
+        if self.description is not None:
+            check_display_text(self.description, "description", limits.DESCRIPTION)
+        if len(self.labels) > limits.LABELS:
+            raise UsageError(f"a runner has at most {limits.LABELS} labels")
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise UsageError(f"--concurrency is a number from 1 to {MAX_CONCURRENCY}")
+        low, high = limits.JOB_MEMORY_MB
+        if self.memory_mb is not None and not low <= self.memory_mb <= high:
+            raise UsageError(f"--memory is a number of MB from {low} to {high}")
+        if self.sandbox == "process" and self.no_network:
+            raise UsageError(
+                "--sandbox process cannot keep a job off the network",
+                code="network_unblocked",
+                hint="use --sandbox local, or leave out --no-network",
+            )
+
+    @property
+    def jobs_root(self) -> Path:
+        """Where folders that jobs can write to are made."""
+        return self.work_root if self.work_root is not None else self.cache_root / "runner"
