@@ -17,19 +17,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_PS = ("ps", "-A", "-o", "pid=,ppid=,rss=")
+_PS = ("ps", "-A", "-o", "pid=,ppid=,rss=,stat=")
+_ENDED_STATES = (b"Z", b"X")
 _PS_TIMEOUT_S = 5
 _ROLLUP_FIELDS = (b"Pss:", b"SwapPss:")
 
 
 class Process(NamedTuple):
-    """One process. `start` is in the kernel's ticks since boot, 0 where it cannot be told."""
+    """One process. `start` is in the kernel's ticks since boot, 0 where it cannot be told.
+
+    A `zombie` has ended and only waits for its parent to take notice.
+    """
 
     pid: int
     parent: int
     start: int
     rss_bytes: int
     threads: int
+    zombie: bool
 
 
 def parse_stat(line: bytes) -> Process:
@@ -48,16 +53,17 @@ def parse_stat(line: bytes) -> Process:
         start=int(fields[19]),
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         threads=int(fields[17]),
+        zombie=fields[0] in _ENDED_STATES,
     )
 
 
 def parse_ps(text: str) -> tuple[Process, ...]:
-    """Lines of `pid ppid rss-in-kilobytes`; others are passed by."""
+    """Lines of `pid ppid rss-in-kilobytes state`; others are passed by."""
     rows = (line.split() for line in text.splitlines())
     return tuple(
-        Process(int(row[0]), int(row[1]), 0, int(row[2]) * 1024, 1)
+        Process(int(row[0]), int(row[1]), 0, int(row[2]) * 1024, 1, row[3].startswith("Z"))
         for row in rows
-        if len(row) == 3 and all(cell.isascii() and cell.isdigit() for cell in row)
+        if len(row) == 4 and all(cell.isascii() and cell.isdigit() for cell in row[:3])
     )
 
 

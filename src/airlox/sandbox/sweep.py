@@ -212,10 +212,11 @@ def _end(record: JobRecord) -> None:
         return
     for _ in range(_KILL_ROUNDS):
         root = proctable.find(record.pid)
-        if root is None or root.start != record.start:
+        if root is None or root.start != record.start or root.zombie:
             return
         below = proctable.below(record.pid, proctable.all_processes())
-        for process in below or (root,):
+        alive = [process for process in below if not process.zombie]
+        for process in alive or [root]:
             with contextlib.suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
         time.sleep(_KILL_STEP_S)
