@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MARK = "_"
-_UNPORTABLE = frozenset('\\:*?"<>|')
+_UNPORTABLE = frozenset('/\\:*?"<>|')
 _UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _WINDOWS_DEVICES = frozenset(
     {"con", "prn", "aux", "nul", "conin$", "conout$"}
@@ -64,7 +64,7 @@ class OutFile:
     size: int
     _root: str = field(repr=False)
     _names: tuple[str, ...] = field(repr=False)
-    _identity: tuple[int, int, int, int] = field(repr=False)
+    _identity: tuple[int, ...] = field(repr=False)
 
     def open(self) -> BinaryIO:
         """Open for reading exactly the file that was found; `StorageError` if it is another."""
@@ -165,8 +165,9 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_nlink
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    # The time of change tells a new file apart that got the old one's inode number.
+    return found.st_dev, found.st_ino, found.st_size, found.st_nlink, found.st_ctime_ns
 
 
 def _escaped(c: str) -> str:
