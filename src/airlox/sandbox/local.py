@@ -217,8 +217,7 @@ class LocalSandbox:
     def _launch(
         self, plan: Plan, stdout_fd: int, stderr_fd: int, group: Cgroup | None
     ) -> launch.Launched:
-        uid = self._user.uid if self._user else os.getuid()
-        steps = layout.steps(plan, uid)
+        steps = layout.steps(plan)
         with contextlib.ExitStack() as stack:
             cgroup_fds = _open_groups(group, stack)
             return launch.start(
@@ -427,7 +426,8 @@ def _seen(job: _Job, group: Cgroup | None, watch: Watch) -> Seen:
     peak, source = job.largest_bytes, "rusage"
     if group is not None and (measured := group.peak_bytes()) is not None:
         peak, source = measured, "cgroup"
-    elif group is None and watch.memory.peak_bytes is not None:
+    elif group is None and (watch.memory.peak_bytes or 0) > (peak or 0):
+        # A short job can be over before the watcher looked well.
         peak, source = watch.memory.peak_bytes, "watcher"
     return Seen(
         job.status,

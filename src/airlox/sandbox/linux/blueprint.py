@@ -16,8 +16,7 @@ import marshal
 # Steps of the mount plan, in the order in which they are carried out:
 #   ("dir", path, mode)  ("file", path, content)  ("link", path, target)
 #   ("tmpfs", path, size_bytes, inodes, mode)  ("proc", path)  ("pts", path)
-#   ("bind", path, source, kind, owner, attributes)   kind "d", "f" or "c"; owner -1: any
-#   ("readonly", path)  ("cover", path)               both: only if the path is there
+#   ("bind", path, source, kind, own, attributes)   kind "d", "f" or "c"; own: of the job's user
 # Paths are bytes relative to the new root.
 Step = tuple[object, ...]
 

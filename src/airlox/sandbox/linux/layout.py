@@ -72,8 +72,8 @@ _SHM_FILES = 10_000
 _MEMLOCK_BYTES = 64 * 1024
 
 
-def steps(plan: Plan, owner: int, *, root: Path = Path("/")) -> tuple[Step, ...]:
-    """The mount plan. `owner` is the host uid that must own the writable folders.
+def steps(plan: Plan, *, root: Path = Path("/")) -> tuple[Step, ...]:
+    """The mount plan.
 
     Raises:
         SandboxError: a toolchain is missing, writable, or lies where the sandbox's own folders are.
@@ -89,9 +89,9 @@ def steps(plan: Plan, owner: int, *, root: Path = Path("/")) -> tuple[Step, ...]
         *_devices(limits),
         ("proc", b"proc"),
         *_toolchains(plan.toolchains),
-        _writable(plan.work, LAYOUT.work, owner),
-        _writable(plan.home, LAYOUT.home, owner),
-        _writable(plan.out, LAYOUT.out, owner),
+        _writable(plan.work, LAYOUT.work),
+        _writable(plan.home, LAYOUT.home),
+        _writable(plan.out, LAYOUT.out),
     )
 
 
@@ -114,13 +114,13 @@ def _relative(path: str | Path) -> bytes:
     return os.fsencode(path).lstrip(b"/")
 
 
-def _bind(source: Path, target: str | Path, attributes: int, owner: int = -1) -> Step:
+def _bind(source: Path, target: str | Path, attributes: int) -> Step:
     kind = "d" if source.is_dir() else "c" if source.is_char_device() else "f"
-    return ("bind", _relative(target), os.fsencode(source), kind, owner, attributes)
+    return ("bind", _relative(target), os.fsencode(source), kind, False, attributes)
 
 
-def _writable(source: Path, target: str, owner: int) -> Step:
-    return ("bind", _relative(target), os.fsencode(source), "d", owner, _READ_WRITE)
+def _writable(source: Path, target: str) -> Step:
+    return ("bind", _relative(target), os.fsencode(source), "d", True, _READ_WRITE)
 
 
 def _show(source: Path, target: str | Path) -> Step:
@@ -168,7 +168,7 @@ def _name_servers(path: Path) -> bytes:
 def _devices(limits: Limits) -> Iterator[Step]:
     for name in _DEVICES:
         flags = ATTR_NOSUID
-        yield ("bind", f"dev/{name}".encode(), f"/dev/{name}".encode(), "c", -1, flags)
+        yield ("bind", f"dev/{name}".encode(), f"/dev/{name}".encode(), "c", False, flags)
     yield ("pts", b"dev/pts")
     yield ("tmpfs", b"dev/shm", limits.shm_bytes, _SHM_FILES, 0o1777)
     for name, target in _DEVICE_LINKS:

@@ -79,7 +79,9 @@ def take_clones(blueprint: Blueprint) -> dict[int, int]:
     clones = {}
     for position, step in enumerate(blueprint.steps):
         if step[0] == "bind":
-            _, _, source, kind, owner, attributes = step
+            _, _, source, kind, own, attributes = step
+            # Before the uid is put on it is ours to say; in a user namespace we are that user.
+            owner = (blueprint.uid if blueprint.uid >= 0 else os.getuid()) if own else -1
             clones[position] = _clone(source, kind, owner, attributes)  # type: ignore[arg-type]
     return clones
 

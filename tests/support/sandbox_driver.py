@@ -1,0 +1,227 @@
+"""Runs one snippet in a sandbox and prints what was seen, as a program of its own.
+
+Reads a request as JSON from standard input and writes an answer as JSON to standard output. A
+program, because the same case runs as root and as an ordinary user, and because some cases kill
+the runner. Plays the runner: it keeps secrets (an environment variable, a file, another sender's
+workspace), listens on sockets, and tells the snippet where they are (`BAIT`).
+
+Needs nothing but the standard library and the sandbox package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ctypes
+import json
+import os
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from airlox.errors import SandboxError
+from airlox.sandbox import open_sandbox
+from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
+from airlox.sandbox.local import LocalSandbox
+
+SECRET = "correct-horse-battery-staple"
+KEPT_OUTPUT_BYTES = 64 * 1024
+PRELUDE = """
+import ctypes, errno, json, os, socket, struct, sys, time
+bait = json.loads(os.environ["BAIT"])
+libc = ctypes.CDLL(None, use_errno=True)
+def tell(word):
+    os.write(1, (str(word) + "\\n").encode())
+def attempt(action, *arguments):
+    try:
+        result = action(*arguments)
+    except OSError as error:
+        tell(errno.errorcode.get(error.errno, error.errno))
+        return None
+    tell("done")
+    return result
+def system(number, *arguments):
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = libc.syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+def number(x86_64, aarch64):
+    return {"x86_64": x86_64, "aarch64": aarch64}[os.uname().machine]
+def read(path):
+    with open(path, "rb") as file:
+        return file.read(4096)
+def write(path, content=b"x"):
+    with open(path, "wb", buffering=0) as file:
+        file.write(content)
+"""
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.read())
+    folder = Path(tempfile.mkdtemp(prefix="airlox-case-"))
+    try:
+        answer = asyncio.run(_answer(request, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    json.dump(answer, sys.stdout)
+
+
+async def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    sandbox = _open(request, folder)
+    try:
+        sandbox.prepare()
+        return await _run(sandbox, request, folder)
+    except SandboxError as error:
+        return {"refused": error.code, "message": str(error)}
+
+
+def _open(request: dict[str, Any], folder: Path) -> Sandbox:
+    options = SandboxOptions(state_dir=folder, job_user=request.get("job_user"))
+    if request["sandbox"] == "local":
+        return LocalSandbox(options, without=frozenset(request.get("without", ())))
+    return open_sandbox(request["sandbox"], options)
+
+
+async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    places = {name: _place(sandbox, folder / name) for name in ("work", "out", "home")}
+    limits = Limits(**{"timeout_s": 20.0, "memory_bytes": 512 << 20, **request.get("limits", {})})
+    kept = {1: bytearray(), 2: bytearray()}
+    counts = {1: 0, 2: 0}
+
+    def on_output(stream: int, chunk: bytes) -> None:
+        counts[stream] += len(chunk)
+        kept[stream] += chunk[: KEPT_OUTPUT_BYTES - len(kept[stream])]
+
+    with _Bait(sandbox, folder) as bait:
+        layout = sandbox.layout(places["work"], places["out"], places["home"])
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": layout.home,
+            "BAIT": json.dumps({**bait, "work": layout.work, "out": layout.out, "tmp": layout.tmp}),
+        }
+        plan = Plan(
+            argv=(_interpreter(), "-I", "-c", PRELUDE + request["code"]),
+            env=tuple(environment.items()),
+            cwd=layout.work,
+            limits=limits,
+            toolchains=(Mount(Path(sys.base_prefix), sys.base_prefix),),
+            network=Network(request.get("network", "off")),
+            **places,
+        )
+        cancel = asyncio.Event()
+        if "cancel_after_s" in request:
+            asyncio.get_running_loop().call_later(request["cancel_after_s"], cancel.set)
+        started = time.monotonic()
+        outcome = await sandbox.run(
+            plan,
+            on_output=on_output,
+            cancel=cancel,
+            on_started=lambda pid: _note(request, pid),
+        )
+        took_s = time.monotonic() - started
+    return {
+        "cause": outcome.cause.value,
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "wall_ms": outcome.wall_ms,
+        "peak_bytes": outcome.peak_bytes,
+        "peak_source": outcome.peak_source,
+        "oom_kills": outcome.oom_kills,
+        "limit": outcome.limit,
+        "detail": outcome.detail,
+        "took_s": took_s,
+        "stdout": base64.b64encode(kept[1]).decode(),
+        "stderr": base64.b64encode(kept[2]).decode(),
+        "stdout_bytes": counts[1],
+        "stderr_bytes": counts[2],
+        "runner_rss_bytes": _peak_memory(),
+        "out": sorted(os.listdir(places["out"])),
+        "owner": sandbox.owner(),
+    }
+
+
+def _interpreter() -> str:
+    """The real file: a toolchain is mounted, the links that lead to it are not."""
+    return os.path.join(sys.base_prefix, "bin", f"python{sysconfig.get_python_version()}")
+
+
+def _note(request: dict[str, Any], pid: int) -> None:
+    """Tell a test that will kill us which process is the topmost of the sandbox."""
+    if "pid_file" in request:
+        temporary = Path(request["pid_file"] + ".new")
+        temporary.write_text(json.dumps({"keeper": pid, "runner": os.getpid()}))
+        temporary.rename(request["pid_file"])
+
+
+def _place(sandbox: Sandbox, path: Path) -> Path:
+    path.mkdir(0o700)
+    owner = sandbox.owner()
+    if owner is not None:
+        os.chown(path, *owner)
+    return path
+
+
+def _peak_memory() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class _Bait:
+    """What a runner has that a job must not reach."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self._sandbox = sandbox
+        self._folder = folder
+        self._sockets: list[socket.socket] = []
+        self._shm_id = -1
+
+    def __enter__(self) -> dict[str, Any]:
+        secret = self._folder / "secret"
+        secret.write_text(SECRET)
+        secret.chmod(0o600)
+        other = _place(self._sandbox, self._folder / "other-sender")
+        (other / "secret").write_text(SECRET)
+        name = f"airlox-{os.getpid()}"
+        path = str(self._folder / "agent.sock")
+        self._listen(socket.AF_UNIX, "\0" + name)
+        self._listen(socket.AF_UNIX, path)
+        port = self._listen(socket.AF_INET, ("127.0.0.1", 0)).getsockname()[1]
+        readable, _ = self._pipe = os.pipe()
+        os.set_inheritable(readable, True)
+        self._shm_id = ctypes.CDLL(None).shmget(0x41524C58, 4096, 0o1666)
+        return {
+            "secret": str(secret),
+            "backwards": SECRET[::-1],
+            "other": str(other),
+            "pid": os.getpid(),
+            "port": port,
+            "abstract": name,
+            "socket": path,
+            "fd": readable,
+        }
+
+    def __exit__(self, *_: object) -> None:
+        for listener in self._sockets:
+            listener.close()
+        for fd in self._pipe:
+            os.close(fd)
+        ctypes.CDLL(None).shmctl(self._shm_id, 0, None)
+
+    def _listen(self, family: int, address: Any) -> socket.socket:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        self._sockets.append(listener)
+        listener.bind(address)
+        listener.listen()
+        return listener
+
+
+if __name__ == "__main__":
+    main()
