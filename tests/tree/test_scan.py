@@ -1,0 +1,372 @@
+"""airlox.tree.scan (and git.py under it): exactly the files git would commit or add right now."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from airlox.errors import TreeError
+from airlox.tree import git as asking_git
+from airlox.tree.scan import LeftOut, Scan, root_of, scan
+from support.trees import git, make_tree
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """git under test sees no settings of whoever runs the tests."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    return folder
+
+
+def files(found: Scan) -> dict[bytes, str]:
+    return {file.path: file.kind.value for file in found.files}
+
+
+def reasons(found: Scan) -> dict[bytes, str]:
+    return {left.path: left.reason for left in found.left_out}
+
+
+def commit(folder: Path, message: str = "m") -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", message)
+
+
+def code_of(root: Path, **options: object) -> str:
+    with pytest.raises(TreeError) as caught:
+        scan(root, **options)  # type: ignore[arg-type]
+    return caught.value.code
+
+
+class TestInGit:
+    def test_tracked_and_untracked_in_ignored_and_deleted_out(self, repo: Path) -> None:
+        make_tree(
+            repo,
+            {
+                b"tracked": ("f", b"1"),
+                b"run": ("x", b"1"),
+                b"link": ("l", b"/nowhere"),
+                b"deleted": ("f", b"1"),
+                b".gitignore": ("f", b"*.o\nbuild/\n!kept.o\n"),
+            },
+        )
+        commit(repo)
+        (repo / "deleted").unlink()
+        make_tree(
+            repo,
+            {
+                b"sub/new": ("f", b""),
+                b"a.o": ("f", b""),
+                b"kept.o": ("f", b""),
+                b"build/x": ("f", b""),
+                b"empty/.keep": ("f", b""),
+            },
+        )
+        (repo / "empty" / ".keep").unlink()
+        assert files(scan(repo)) == {
+            b".gitignore": "f",
+            b"kept.o": "f",
+            b"link": "l",
+            b"run": "x",
+            b"sub/new": "f",
+            b"tracked": "f",
+        }
+        assert scan(repo).left_out == ()
+
+    def test_a_tracked_file_that_is_ignored_goes(self, repo: Path) -> None:
+        make_tree(repo, {b"a.o": ("f", b""), b".gitignore": ("f", b"*.o")})
+        git(repo, "add", "-f", "a.o")
+        assert files(scan(repo)) == {b".gitignore": "f", b"a.o": "f"}
+
+    def test_names_of_any_bytes(self, repo: Path) -> None:
+        names = [b"\xff\xfe", b"new\nline", b'quo"te', b"tab\t", b" space ", b"\xc3\xa9", b"-n"]
+        make_tree(repo, dict.fromkeys(names, ("f", b"")))
+        git(repo, "add", "-A", "--", 'quo"te')
+        assert files(scan(repo)) == dict.fromkeys(sorted(names), "f")
+
+    def test_the_same_set_as_git_add_all(self, repo: Path) -> None:
+        make_tree(
+            repo,
+            {
+                b".gitignore": ("f", b"/a/*\n!/a/keep\n**/c\nx?\n[yz]\n"),
+                b"a/keep": ("f", b""),
+                b"a/drop": ("f", b""),
+                b"b/.gitignore": ("f", b"*\n!.gitignore\n!yes\n"),
+                b"b/yes": ("f", b""),
+                b"b/no": ("f", b""),
+                b"d/c/e": ("f", b""),
+                b"x1": ("f", b""),
+                b"y": ("f", b""),
+                b"w": ("l", b"a"),
+            },
+        )
+        (repo / ".git" / "info" / "exclude").write_text("secretly\n")
+        make_tree(repo, {b"secretly": ("f", b"")})
+        found = set(files(scan(repo)))
+        git(repo, "add", "-A")
+        assert found == set(git(repo, "ls-files", "-z").split(b"\0")) - {b""}
+
+    def test_a_folder_in_place_of_a_tracked_file_and_the_reverse(self, repo: Path) -> None:
+        make_tree(repo, {b"a": ("f", b""), b"b/c": ("f", b""), b"d/e": ("f", b"")})
+        commit(repo)
+        (repo / "a").unlink()
+        make_tree(repo, {b"a/inner": ("f", b"")})
+        (repo / "b" / "c").unlink()
+        (repo / "b").rmdir()
+        make_tree(repo, {b"b": ("f", b"")})
+        (repo / "d" / "e").rename(repo / "elsewhere")
+        (repo / "d").rmdir()
+        (repo / "d").symlink_to("a")
+        found = scan(repo)
+        assert files(found) == {b"a/inner": "f", b"b": "f", b"d": "l", b"elsewhere": "f"}
+        assert found.left_out == ()
+
+    def test_an_unmerged_file_goes_once(self, repo: Path) -> None:
+        make_tree(repo, {b"a": ("f", b"base")})
+        commit(repo)
+        git(repo, "checkout", "-q", "-b", "other")
+        (repo / "a").write_bytes(b"theirs")
+        commit(repo)
+        git(repo, "checkout", "-q", "main")
+        (repo / "a").write_bytes(b"ours")
+        commit(repo)
+        with pytest.raises(Exception, match="merge"):
+            git(repo, "merge", "-q", "other")
+        assert [file.path for file in scan(repo).files] == [b"a"]
+
+    def test_submodules_and_nested_repositories_are_named(self, repo: Path, tmp_path: Path) -> None:
+        source = tmp_path / "source"
+        source.mkdir()
+        git(source, "init", "-q")
+        make_tree(source, {b"s": ("f", b"")})
+        commit(source)
+        git(repo, "submodule", "--quiet", "add", str(source), "sub")
+        git(repo, "submodule", "--quiet", "add", str(source), "gone")
+        git(repo, "commit", "-q", "-m", "m")
+        git(repo, "submodule", "--quiet", "deinit", "gone")
+        git(repo, "clone", "-q", str(source), "nested")
+        found = scan(repo)
+        assert files(found) == {b".gitmodules": "f"}
+        assert reasons(found) == {
+            b"gone": "a submodule that is not checked out, or an empty folder",
+            b"nested/": "a nested git repository",
+            b"sub": "a nested git repository",
+        }
+        assert files(scan(repo / "sub")) == {b"s": "f"}
+
+    def test_a_linked_worktree_is_a_tree_of_its_own(self, repo: Path, tmp_path: Path) -> None:
+        make_tree(repo, {b"a": ("f", b"")})
+        commit(repo)
+        git(repo, "worktree", "add", "-q", str(tmp_path / "linked"))
+        make_tree(tmp_path / "linked", {b"new": ("f", b"")})
+        assert files(scan(tmp_path / "linked")) == {b"a": "f", b"new": "f"}
+
+    def test_a_special_file_in_place_of_a_tracked_one_is_named(self, repo: Path) -> None:
+        make_tree(repo, {b"a": ("f", b"")})
+        commit(repo)
+        (repo / "a").unlink()
+        os.mkfifo(repo / "a")
+        assert reasons(scan(repo)) == {b"a": "a FIFO"}
+
+    def test_variables_of_a_hook_do_not_lead_elsewhere(
+        self, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make_tree(repo, {b"a": ("f", b"")})
+        monkeypatch.setenv("GIT_DIR", str(tmp_path / "no"))
+        monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "no2"))
+        assert files(scan(repo)) == {b"a": "f"}
+
+    def test_no_program_named_by_the_repository_is_run(self, repo: Path, tmp_path: Path) -> None:
+        make_tree(repo, {b"a": ("f", b"")})
+        hook = tmp_path / "hook"
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        hook.chmod(0o755)
+        git(repo, "config", "core.fsmonitor", str(hook))
+        scan(repo)
+        assert not (tmp_path / "ran").exists()
+
+    def test_a_sub_folder_alone(self, repo: Path) -> None:
+        make_tree(repo, {b"a/b": ("f", b""), b"c": ("f", b""), b".gitignore": ("f", b"*.o")})
+        make_tree(repo, {b"a/x.o": ("f", b"")})
+        assert files(scan(repo / "a")) == {b"b": "f"}
+
+    def test_what_git_refuses_is_an_error(self, repo: Path) -> None:
+        (repo / ".git" / "config").write_text("[broken")
+        assert code_of(repo) == "git_failed"
+
+    def test_a_lfs_pointer_goes_as_it_stands(self, repo: Path) -> None:
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+        make_tree(repo, {b".gitattributes": ("f", b"*.bin filter=lfs\n"), b"a.bin": ("f", pointer)})
+        [_, file] = scan(repo).files
+        assert (file.path, file.size) == (b"a.bin", len(pointer))
+
+
+class TestAskingGit:
+    def fake_git(self, folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+        program = folder / "bin" / "git"
+        program.parent.mkdir()
+        program.write_text(f"#!{sys.executable}\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(program.parent))
+
+    def test_time_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fake_git(tmp_path, monkeypatch, "import time; time.sleep(600)")
+        with pytest.raises(TreeError) as caught:
+            asking_git.list_files(str(tmp_path), timeout_s=0.2)
+        assert caught.value.code == "tree_timeout"
+
+    def test_an_endless_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(asking_git, "ANSWER_BYTES", 100_000)
+        self.fake_git(tmp_path, monkeypatch, "while True: print('x' * 1000)")
+        with pytest.raises(TreeError) as caught:
+            asking_git.list_files(str(tmp_path))
+        assert caught.value.code == "tree_too_large"
+
+    def test_folders_it_could_not_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        warning = "warning: could not open directory 'shut/': Permission denied\\n"
+        self.fake_git(
+            tmp_path,
+            monkeypatch,
+            f"import sys; sys.stderr.write({warning!r}.replace('\\\\n', chr(10)))",
+        )
+        assert asking_git.list_files(str(tmp_path)) == ((), (b"shut",))
+
+    def test_git_is_missing(self, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(repo))
+        assert code_of(repo) == "missing_git"
+
+
+class TestOutsideGit:
+    def test_every_file(self, tmp_path: Path) -> None:
+        make_tree(
+            tmp_path,
+            {b"a/b/c": ("f", b"12"), b"x": ("x", b""), b"l": ("l", b"a"), b"\xff\n": ("f", b"")},
+        )
+        found = scan(tmp_path)
+        assert files(found) == {b"\xff\n": "f", b"a/b/c": "f", b"l": "l", b"x": "x"}
+        assert [file.size for file in found.files if file.path == b"a/b/c"] == [2]
+
+    def test_special_files_and_nested_repositories_are_named(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "socket"))
+            (tmp_path / "nested").mkdir()
+            git(tmp_path / "nested", "init", "-q")
+            found = scan(tmp_path)
+        assert files(found) == {}
+        assert reasons(found) == {
+            b"fifo": "a FIFO",
+            b"nested": "a nested git repository",
+            b"socket": "a socket",
+        }
+
+    def test_a_reserved_name_stays(self, tmp_path: Path) -> None:
+        make_tree(tmp_path, {b".airlox-sync-1": ("f", b""), b"a": ("f", b"")})
+        found = scan(tmp_path)
+        assert files(found) == {b"a": "f"}
+        assert reasons(found) == {b".airlox-sync-1": "the name .airlox-sync-1 is reserved"}
+
+    def test_the_home_folder_is_no_project(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert code_of(tmp_path) == "tree_root"
+        (tmp_path / "project").mkdir()
+        assert files(scan(tmp_path / "project")) == {}
+
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        assert code_of(tmp_path / "no") == "tree_unreadable"
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+class TestExclusions:
+    @pytest.fixture
+    def root(self, repo: Path, in_git: bool, tmp_path: Path) -> Path:
+        return repo if in_git else tmp_path / "plain"
+
+    def test_patterns_and_ignore_file(self, root: Path) -> None:
+        make_tree(
+            root,
+            {
+                b".airloxignore": ("f", b"# big\n/data/\n"),
+                b"data/x": ("f", b""),
+                b"a.bin": ("f", b""),
+                b"a.txt": ("f", b""),
+            },
+        )
+        found = scan(root, exclude=["*.bin"])
+        assert files(found) == {b".airloxignore": "f", b"a.txt": "f"}
+        assert LeftOut(b"a.bin", "excluded by --tree-exclude") in found.left_out
+        assert "excluded by .airloxignore" in reasons(found).values()
+
+    def test_an_ignore_file_that_is_a_link_is_refused(self, root: Path) -> None:
+        make_tree(root, {b".airloxignore": ("l", b"/etc/passwd")})
+        assert code_of(root) == "tree_pattern"
+
+    def test_credentials_are_refused_by_name(self, root: Path) -> None:
+        make_tree(
+            root,
+            {
+                **{b"d%02d/.env" % n: ("f", b"") for n in range(12)},
+                b".env.example": ("f", b""),
+                b".npmrc": ("f", b"save-exact=true"),
+                b"id_rsa": ("l", b"elsewhere"),
+            },
+        )
+        with pytest.raises(TreeError) as caught:
+            scan(root)
+        assert caught.value.code == "tree_credentials"
+        assert "d00/.env, d01/.env" in caught.value.message
+        assert "d09/.env and 2 more" in caught.value.message
+        assert "d10" not in caught.value.message
+        assert "--tree-allow NAME" in (caught.value.hint or "")
+
+    def test_credentials_allowed_or_excluded(self, root: Path) -> None:
+        make_tree(root, {b"a/.env": ("f", b""), b"b/.env": ("f", b""), b"k.pem": ("f", b"")})
+        assert code_of(root, allow=[".env"]) == "tree_credentials"
+        assert code_of(root, allow=["a/.env", "k.pem"]) == "tree_credentials"
+        assert len(scan(root, allow=[".env", "k.pem"]).files) == 3
+        assert set(files(scan(root, allow=["a/.env"], exclude=["k.pem", "b/"]))) == {b"a/.env"}
+
+    def test_a_doubtful_name_with_a_login(self, root: Path) -> None:
+        make_tree(root, {b".npmrc": ("f", b"//r.example/:_authToken=abc\n")})
+        assert code_of(root) == "tree_credentials"
+        assert files(scan(root, allow=[".npmrc"])) == {b".npmrc": "f"}
+
+    def test_an_odd_name_is_shown_safely(self, root: Path) -> None:
+        make_tree(root, {b"\x1b[2J.pem": ("f", b"")})
+        with pytest.raises(TreeError) as caught:
+            scan(root)
+        assert caught.value.message.isprintable()
+
+
+class TestRootOf:
+    def test_the_top_of_the_work_tree_and_the_way_down(self, repo: Path) -> None:
+        (repo / "a" / "b").mkdir(parents=True)
+        assert root_of(repo / "a" / "b") == (str(repo.resolve()), "a/b")
+        assert root_of(repo) == (str(repo.resolve()), "")
+
+    def test_outside_git_the_folder_itself(self, tmp_path: Path) -> None:
+        assert root_of(tmp_path) == (str(tmp_path.resolve()), "")
+
+    def test_an_empty_folder_named_dot_git_is_no_repository(self, repo: Path) -> None:
+        (repo / "a" / ".git").mkdir(parents=True)
+        assert root_of(repo / "a") == (str(repo.resolve()), "a")
+
+    def test_through_a_link(self, repo: Path, tmp_path: Path) -> None:
+        (repo / "a").mkdir()
+        (tmp_path / "way").symlink_to(repo / "a")
+        assert root_of(tmp_path / "way") == (str(repo.resolve()), "a")
