@@ -113,6 +113,7 @@ def test_base64url_round_trip(data: bytes) -> None:
 
 @given(st.text(max_size=60))
 def test_base64url_has_one_form(text: str) -> None:
+    """P-ENC-1."""
     try:
         data = encoding.b64u_decode(text)
     except errors.EncodingError:
@@ -132,7 +133,7 @@ def test_canonical_text_round_trip(text: str) -> None:
 
 @given(mutated(canonical.encode(payload.Text(text='a"\\\n\x01é'))))
 def test_canonical_has_one_form(data: bytes) -> None:
-    """Whatever decodes encodes to the very same bytes."""
+    """P-ENC-2: whatever decodes encodes to the very same bytes."""
     try:
         value = canonical.decode(data, payload.Text, "text")
     except errors.EncodingError:
@@ -142,6 +143,7 @@ def test_canonical_has_one_form(data: bytes) -> None:
 
 @given(mutated(FULL_DOCUMENT.encode()))
 def test_changed_manifest_is_refused(data: bytes) -> None:
+    """P-MAN-3: what anybody but the owner changed is no manifest."""
     refused(lambda: manifest.parse_manifest(text_of(data)))
 
 
@@ -152,11 +154,13 @@ def test_changed_certificate_is_refused(data: bytes) -> None:
 
 @given(mutated(JOIN.encode()))
 def test_changed_join_is_refused(data: bytes) -> None:
+    """P-CRT-1."""
     refused(lambda: cert.parse_join(text_of(data), MANIFEST))
 
 
 @given(SEEDS, st.sampled_from(list(keys.Role)))
 def test_invite_round_trip(seed: bytes, role: keys.Role) -> None:
+    """P-INV-2: and the keys never show."""
     base = "https://relay.example/path"
     if role is keys.Role.OWNER:
         made = invite.owner_invite(base, seed)
@@ -201,6 +205,8 @@ FRAME = sealed(payload.encode_payload(payload.Text(text="hello"))).frame()
 
 @given(mutated(FRAME))
 def test_changed_frame_is_refused(data: bytes) -> None:
+    """P-ITM-2: the reader's half."""
+
     def read() -> None:
         document, blob = item.parse_frame(data)
         item.open_item(item.parse_envelope(document), blob, OWNER.session_key)
@@ -312,6 +318,7 @@ LIVE_FRAME = live_ends()[0].write([live.Piece(1, b"out\n")])[0]
 
 @given(mutated(LIVE_FRAME))
 def test_changed_segment_is_refused(data: bytes) -> None:
+    """P-LIV-1."""
     refused(lambda: live_ends()[1].read(data))
 
 

@@ -103,6 +103,7 @@ def test_unknown_and_repeated_events_do_nothing(room: Room) -> None:
 
 
 def test_a_jump_is_dropped_unrecorded(room: Room) -> None:
+    """P-EVT-2."""
     before = room.view.last_seq
     assert room.view.step(Event(before + 10_001, "closed", {"reason": "x"})).fault
     assert (room.view.last_seq, room.view.closed) == (before, None)
@@ -126,6 +127,7 @@ def test_a_jump_is_dropped_unrecorded(room: Room) -> None:
     ],
 )
 def test_a_bad_event_never_stops_a_reader(room: Room, kind: str, data: dict[str, Any]) -> None:
+    """P-EVT-1."""
     assert room.view.step(room.timeline.add(kind, **data)).fault
     sender = room.join(Role.SENDER)
     assert room.read(sender.say("still here")).text == "still here"
@@ -138,6 +140,7 @@ def test_a_forged_participant_is_not_known(room: Room) -> None:
 
 
 def test_an_item_before_its_author_is_refused_for_good(room: Room) -> None:
+    """P-ITM-3."""
     late = room.world.person(Role.SENDER)
     post = late.say("early")
     assert room.hear(post).fault
@@ -167,6 +170,7 @@ def test_an_id_is_used_once(room: Room) -> None:
 
 @pytest.mark.parametrize("at_ms", [NOW_MS - 1, NOW_MS + 3_600_000])
 def test_items_outside_the_lifetime_are_refused(room: Room, at_ms: int) -> None:
+    """P-ITM-1."""
     sender = room.join(Role.SENDER)
     assert room.hear(sender.say("x", at_ms=at_ms)).fault
     clamped = room.world.manifest.clamp_time(at_ms)
@@ -190,6 +194,7 @@ def test_only_the_owner_approves(room: Room) -> None:
 
 
 def test_a_rejection_is_final(room: Room) -> None:
+    """P-PAY-2."""
     runner = room.join(Role.RUNNER)
     reject = payload.RunnerReject(participant_pub=runner.public, reason="no")
     room.read(room.owner.post(reject))
@@ -216,6 +221,7 @@ def test_a_result_answers_its_job(room: Room) -> None:
 
 
 def test_results_that_are_not_bound_are_named(room: Room) -> None:
+    """P-RES-1."""
     runner, request = ask(room)
     stranger = room.join(Role.RUNNER, "other")
     cases = {

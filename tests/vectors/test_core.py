@@ -53,3 +53,27 @@ def test_own_vectors_are_what_the_tool_writes() -> None:
         [sys.executable, str(tool), "--check"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+RULES_OF_VECTORS = {
+    "P-ENC-3": ["payloads:encode-event-reject-missing-reason", "full:shell-null-script"],
+    "P-SIG-1": ["signatures:sig-key-small-order", "signatures:sig-r-identity"],
+    "P-SIG-2": ["items:verify-wrong-domain", "manifests:verify-wrong-domain"],
+    "P-INV-1": ["invites:owner-base http://a.b", "invites:parse-userinfo"],
+    "P-MAN-1": ["manifests:verify-expires-31d", "manifests:verify-roles-equal"],
+    "P-MAN-2": ["full:manifest-features-unknown"],
+    "P-CRT-2": ["joins:verify-name-bidi", "joins:verify-description-control"],
+    "P-RES-3": ["results:open-checked-result-out-65-files"],
+    "P-LIV-2": ["full:result-without-live", "full:result-live-head-without-segments"],
+}
+"""Rules of docs/protocol.md that vectors prove, and which."""
+
+
+@pytest.mark.parametrize("rule", RULES_OF_VECTORS)
+def test_the_vectors_of_a_rule_are_there(rule: str) -> None:
+    names = {
+        f"{name}:{case['name']}"
+        for name in FILES
+        for case in json.loads((VECTORS / f"{name}.json").read_text())["cases"]
+    }
+    assert set(RULES_OF_VECTORS[rule]) <= names

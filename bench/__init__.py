@@ -1,0 +1,1 @@
+"""Timings, always beside a named peer in the same run. `python -m bench` runs them all."""

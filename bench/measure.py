@@ -1,0 +1,151 @@
+"""What the benchmarks share: repeated timings, processes that are always ended, a table."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+START_TIMEOUT_S = 20.0
+BIN = Path(sys.executable).parent
+
+
+class Row(NamedTuple):
+    """One line of the report: our figure, the peer's, and what the ratio should be."""
+
+    what: str
+    ours: float
+    peer: float
+    unit: str
+    peer_name: str
+    target: str
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.peer if self.peer else float("nan")
+
+
+def best_of(call: Callable[[], object], *, times: int, warm: int = 2) -> float:
+    """Median of `times` runs in milliseconds, after `warm` runs that do not count."""
+    for _ in range(warm):
+        call()
+    spent = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        spent.append((time.perf_counter() - start) * 1000)
+    return statistics.median(spent)
+
+
+def alternate(
+    ours: Callable[[], object], peer: Callable[[], object], *, times: int
+) -> tuple[float, float]:
+    """Medians in milliseconds of two calls that take turns, so that load hits both alike."""
+    for call in (ours, peer):
+        call()
+    spent: tuple[list[float], list[float]] = ([], [])
+    for _ in range(times):
+        for call, into in zip((ours, peer), spent, strict=True):
+            start = time.perf_counter()
+            call()
+            into.append((time.perf_counter() - start) * 1000)
+    return statistics.median(spent[0]), statistics.median(spent[1])
+
+
+def run(argv: Sequence[str], **options: object) -> None:
+    """Runs a command to its end, silently; raises when it fails."""
+    environ = os.environ | dict(options.pop("env", {}) or {})  # type: ignore[call-overload]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60, env=environ, **options)  # type: ignore[call-overload]
+
+
+@contextmanager
+def process(argv: Sequence[str], **options: object) -> Iterator[subprocess.Popen[str]]:
+    """A process of ours, ended when the block ends."""
+    environ = os.environ | dict(options.pop("env", {}) or {})  # type: ignore[call-overload]
+    started: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]
+        argv, text=True, start_new_session=True, env=environ, **options
+    )
+    try:
+        yield started
+    finally:
+        started.terminate()
+        try:
+            started.wait(10)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+@contextmanager
+def relay(*flags: str) -> Iterator[tuple[str, int]]:
+    """A relay of ours on a free loopback port: its address and process id."""
+    port = free_port()
+    argv = [str(BIN / "airlox-server"), "--listen", f"127.0.0.1:{port}", *flags]
+    quiet = subprocess.DEVNULL
+    with process(argv, stdout=quiet, stderr=quiet) as server:
+        wait_for_port(port)
+        yield f"http://127.0.0.1:{port}", server.pid
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="airlox-bench-") as path:
+        yield Path(path)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has used, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def report(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table, under a line that names the machine."""
+    machine = (
+        f"{platform.system()} {platform.release()} {platform.machine()}, "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    lines = [
+        machine,
+        "",
+        "| what | ours | peer | ratio | target |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ours, peer = f"{row.ours:,.1f} {row.unit}", f"{row.peer:,.1f} {row.unit} ({row.peer_name})"
+        lines.append(f"| {row.what} | {ours} | {peer} | {row.ratio:.2f} | {row.target} |")
+    return "\n".join(lines)

@@ -1,0 +1,151 @@
+"""Posts per second and per CPU-second: verified and durable, beside Starlette with SQLite.
+
+Both servers get the same frames of 1 KB from the same 32 writers over loopback: parse the frame,
+verify the author's signature, store it durably, answer 201. The peer commits groups, as ours does.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import (
+    BIN,
+    Row,
+    cpu_seconds,
+    folder,
+    free_port,
+    process,
+    relay,
+    wait_for_port,
+)
+
+WRITERS = 32
+POSTS = 6400
+TEXT_BYTES = 1024
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+
+def rows() -> list[Row]:
+    ours, ours_cpu = _ours()
+    peer, peer_cpu = _peer()
+    name = "Starlette + SQLite"
+    return [
+        Row("relay: durable posts of 1 KB, 32 writers", ours, peer, "/s", name, "≥ 1.5"),
+        Row("the same per CPU-second of the server", ours_cpu, peer_cpu, "/s", name, "≥ 1.5"),
+    ]
+
+
+def _ours() -> tuple[float, float]:
+    from support.world import World
+
+    from airlox.protocol import wire
+    from airlox.protocol.keys import Role
+
+    world = World(now_ms=int(time.time() * 1000), max_item_bytes=1 << 20)
+    sid = world.keys.session_id
+    sender = world.person(Role.SENDER)
+    frames = [sender.say("x" * TEXT_BYTES).frame() for _ in range(POSTS)]
+    with folder() as data, relay("--data", str(data)) as (address, pid):
+        port = int(address.rsplit(":", 1)[1])
+        _call(port, "POST", wire.SESSIONS, world.document.encode())
+        answer = _call(port, "POST", wire.participants(sid), sender.join.encode())
+        token = answer.split(b'"token":"')[1].split(b'"')[0].decode()
+        return _drive(port, wire.items(sid), token, frames, pid)
+
+
+def _peer() -> tuple[float, float]:
+    from support.world import World
+
+    from airlox.protocol.keys import Role
+
+    world = World(now_ms=int(time.time() * 1000), max_item_bytes=1 << 20)
+    sender = world.person(Role.SENDER)
+    frames = [sender.say("x" * TEXT_BYTES).frame() for _ in range(POSTS)]
+    port = free_port()
+    with folder() as data:
+        argv = [str(BIN / "python"), str(HERE / "peer_server.py"), str(data / "db"), str(port)]
+        with process(argv, env={"AUTHOR": sender.public}) as server:
+            wait_for_port(port)
+            return _drive(port, "/items", "x" * 43, frames, server.pid)
+
+
+def _drive(
+    port: int, path: str, token: str, frames: list[bytes], pid: int
+) -> tuple[float, float]:
+    """Posts per second and per CPU-second of the server."""
+    shares = [frames[n::WRITERS] for n in range(WRITERS)]
+    # Two sending processes: one alone would be the bottleneck.
+    halves = [shares[: WRITERS // 2], shares[WRITERS // 2 :]]
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(len(halves) + 1)
+    senders = [
+        context.Process(target=_send_all, args=(port, path, token, half, gate)) for half in halves
+    ]
+    for sender in senders:
+        sender.start()
+    gate.wait(60)
+    cpu, start = cpu_seconds(pid), time.perf_counter()
+    for sender in senders:
+        sender.join(120)
+        if sender.exitcode != 0:
+            raise RuntimeError("a sender failed")
+    spent = time.perf_counter() - start
+    return len(frames) / spent, len(frames) / max(cpu_seconds(pid) - cpu, 0.01)
+
+
+def _send_all(port: int, path: str, token: str, shares: list[list[bytes]], gate: object) -> None:
+    """Each writer has one connection and one post under way; `select` keeps them all busy."""
+    import selectors
+
+    selector = selectors.DefaultSelector()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: "
+    ).encode()
+    for share in shares:
+        writer = socket.create_connection(("127.0.0.1", port), timeout=60)
+        writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(writer, selectors.EVENT_READ, iter(share))
+    gate.wait(60)  # type: ignore[attr-defined]
+    for key in list(selector.get_map().values()):
+        _send_next(key.fileobj, key.data, head, selector)  # type: ignore[arg-type]
+    while selector.get_map():
+        for key, _ in selector.select(60):
+            answer = key.fileobj.recv(65536)  # type: ignore[union-attr]
+            if not answer.startswith(b"HTTP/1.1 20"):
+                raise RuntimeError(answer[:200])
+            _send_next(key.fileobj, key.data, head, selector)  # type: ignore[arg-type]
+
+
+def _send_next(
+    writer: socket.socket, frames: Iterator[bytes], head: bytes, selector: object
+) -> None:
+    frame = next(frames, None)
+    if frame is None:
+        selector.unregister(writer)  # type: ignore[attr-defined]
+        writer.close()
+        return
+    writer.sendall(head + str(len(frame)).encode() + b"\r\n\r\n" + frame)
+
+
+def _call(port: int, method: str, path: str, body: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    if not answer.startswith(b"HTTP/1.1 20"):
+        raise RuntimeError(answer[:300])
+    return answer
+
+
+if __name__ == "__main__":
+    from bench.measure import report
+
+    print(report(rows()), file=sys.stdout)
+    os.sync()
