@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RULE = re.compile(r"\[(P-[A-Z]{3}-\d+)\]")
+RULE = re.compile(r"^- `\[(P-[A-Z]{3}-\d+)\]`", re.MULTILINE)
 
 
 def _rules() -> list[str]:
