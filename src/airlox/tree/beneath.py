@@ -35,8 +35,11 @@ def enter(folder_fd: int, name: bytes) -> int:
     return os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
 
 
-def enter_forced(folder_fd: int, name: bytes) -> int:
-    """Open a folder that is there, giving its owner all permissions again if they are missing."""
+def enter_forced(folder_fd: int | None, name: bytes) -> int:
+    """Open a folder that is there, giving its owner all permissions again if they are missing.
+
+    Without `folder_fd`, `name` is an absolute path whose folders are trusted.
+    """
     try:
         fd = os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
     except PermissionError:
@@ -104,9 +107,7 @@ def opened_root(root: AnyPath) -> Iterator[int]:
 @contextmanager
 def opened_workspace(root: str | os.PathLike[str]) -> Iterator[int]:
     """Descriptor of an existing folder that a job could close to us, but not replace."""
-    folder, name = os.path.split(os.path.abspath(root))
-    with opened_root(folder) as folder_fd:
-        root_fd = enter_forced(folder_fd, os.fsencode(name or "."))
+    root_fd = enter_forced(None, os.fsencode(os.path.abspath(root)))
     try:
         yield root_fd
     finally:
@@ -191,7 +192,7 @@ def _some_names(folder_fd: int) -> list[bytes]:
         return [os.fsencode(entry.name) for entry in islice(found, _BATCH)]
 
 
-def _enter_closed(folder_fd: int, name: bytes) -> int:
+def _enter_closed(folder_fd: int | None, name: bytes) -> int:
     """Open a folder its owner may not read: by a bare handle, through which its mode is set."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder_fd)
     try:
