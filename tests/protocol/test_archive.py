@@ -164,6 +164,13 @@ def test_signatures_without_end_are_given_up(data: bytes) -> None:
         inspect_zip(data)
 
 
+def test_the_search_passes_some_stray_end_records_but_not_any_number() -> None:
+    archive = build_zip(Member(name="a"))
+    assert [entry.path for entry in inspect_zip(archive + END_SIGNATURE * 20)] == ["a"]
+    with pytest.raises(ValidationError, match="cut short in its end record"):
+        inspect_zip(archive + END_SIGNATURE * 40)
+
+
 def test_messages_name_the_entry_and_stay_on_one_line() -> None:
     with pytest.raises(ValidationError, match=r"'a\\x1b\[2J'") as refused:
         inspect_zip(build_zip(Member(name="a\x1b[2J")))

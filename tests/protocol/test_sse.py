@@ -106,7 +106,8 @@ def test_an_event_comes_with_its_last_byte() -> None:
 
 
 def test_an_empty_piece_changes_nothing() -> None:
-    assert _parse(b"data: x\r", b"", b"\n\r\n") == [SseEvent(None, "message", "x")]
+    pieces = [b"data: x\r", b"", b"\ndata: y\r\n\r\n"]
+    assert _parse(*pieces) == [SseEvent(None, "message", "x\ny")]
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,6 @@ def _find_directory_64(data: bytes, locator: int) -> _Directory:
             and needed <= made_by
             and disk == own_first_disk == first_disk
             and on_disk <= records
-            and start + records * _RECORD.size <= end
         ):
             return _Directory(start + end - offset, records, end - offset)
     raise _invalid("has no ZIP64 end record")
