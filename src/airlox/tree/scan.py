@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airlox import safefs
-from airlox.errors import AirloxError, StorageError, TreeError, ValidationError
+from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree import git, rules
 from airlox.tree.beneath import Folders, open_regular, opened_root
 from airlox.tree.index import ENTRIES, Kind
@@ -264,7 +264,7 @@ def _shows_login(folders: Folders, folder: bytes, name: bytes) -> bool:
         os.close(fd)
 
 
-def _credentials_error(refused: Sequence[bytes]) -> AirloxError:
+def _credentials_error(refused: Sequence[bytes]) -> TreeError:
     names = ", ".join(shown(path) for path in refused[:NAMED])
     more = f" and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
     return TreeError(
