@@ -1,0 +1,82 @@
+"""The session a command works in: joined by a link, or made anew.
+
+What a command is asked for beyond what a relay allows is lowered only where the command says so
+(`Wish`), and the person is told.
+"""
+
+from __future__ import annotations
+
+import os
+
+from airlox.cli import options
+from airlox.client.session import Session
+from airlox.errors import RelayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from airlox.cli.output import Voice
+
+LONGEST_S = 30 * 86_400
+MB = 1024 * 1024
+DEFAULT_ITEM_MB = 25
+
+
+def open_session(args: Namespace, voice: Voice, *, link: str | None = None) -> Session:
+    """The session of `link`, else of the flags and variables; joined, or taken up again."""
+    return Session.join(
+        link or options.read_invite(args, os.environ),
+        display_name=_profile(args, "name", options.NAME) or "cli",
+        description=_profile(args, "description", options.DESCRIPTION),
+        kind="cli",
+        cache_dir=options.cache_root(args, os.environ),
+        on_warning=voice.warn,
+    )
+
+
+def create_session(
+    args: Namespace,
+    voice: Voice,
+    *,
+    ttl_s: int | None,
+    max_item_mb: int,
+    may_lower: bool,
+    **terms: Any,
+) -> Session:
+    """A new session on the relay of the flags, joined as its owner.
+
+    `ttl_s` None lasts until it is closed. With `may_lower`, a relay that wants sessions to end
+    gives 30 days, and one that takes smaller items only gives the default size.
+    """
+    relay = options.read_relay(args.relay, os.environ)
+    while True:
+        try:
+            return Session.create(
+                relay,
+                ttl=ttl_s,
+                max_item_bytes=max_item_mb * MB,
+                display_name=_profile(args, "name", options.NAME) or "owner",
+                description=_profile(args, "description", options.DESCRIPTION),
+                kind="cli",
+                cache_dir=options.cache_root(args, os.environ),
+                on_warning=voice.warn,
+                **terms,
+            )
+        except RelayError as error:
+            if not may_lower:
+                raise
+            if error.code == "never_expires_not_allowed" and ttl_s is None:
+                voice.note("this relay wants sessions to end: this one lasts 30 days")
+                ttl_s = LONGEST_S
+            elif error.code in ("policy", "too_large") and max_item_mb > DEFAULT_ITEM_MB:
+                voice.note(f"this relay takes smaller items: up to {DEFAULT_ITEM_MB} MB here")
+                max_item_mb = DEFAULT_ITEM_MB
+            else:
+                raise
+
+
+def _profile(args: Namespace, field: str, variable: str) -> str | None:
+    given: str | None = getattr(args, field, None)
+    return given or os.environ.get(variable) or None
