@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -104,10 +104,14 @@ def need(user: str) -> None:
     if user == "root":
         parts.require("root")
     elif os.geteuid() == 0 and _open_python() is None:
-        missing = "needs a Python 3.11 or newer that every user can run: apt-get install python3"
-        if os.environ.get("CI"):
-            pytest.fail(missing, pytrace=False)
-        pytest.skip(missing)
+        lack("a Python 3.11 or newer that every user can run: apt-get install python3")
+
+
+def lack(part: str) -> NoReturn:
+    """Skip, or fail where CI is set, because a part of the system is missing."""
+    if os.environ.get("CI"):
+        pytest.fail(f"needs {part}", pytrace=False)
+    pytest.skip(f"needs {part}")
 
 
 def _identity(user: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Runs one snippet in a sandbox and prints what was seen, as a program of its own.
 
-Reads a request as JSON from standard input and writes an answer as JSON to standard output. A
+Reads a request as JSON from standard input and writes an answer as one line of JSON to standard
+output; before it, if asked to `announce`, a line with the pids as soon as the job printed. A
 program, because the same case runs as root and as an ordinary user, and because some cases kill
 the runner. Plays the runner: it keeps secrets (an environment variable, a file, another sender's
 workspace), listens on sockets, and tells the snippet where they are (`BAIT`).
@@ -27,6 +28,7 @@ from typing import Any
 from airlox.errors import SandboxError
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
+from airlox.sandbox.collect import CollectCaps, collect_out
 from airlox.sandbox.local import LocalSandbox
 
 SECRET = "correct-horse-battery-staple"
@@ -94,7 +96,11 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
     kept = {1: bytearray(), 2: bytearray()}
     counts = {1: 0, 2: 0}
 
+    pids = {"runner": os.getpid()}
+
     def on_output(stream: int, chunk: bytes) -> None:
+        if request.get("announce") and not any(counts.values()):
+            print(json.dumps(pids), flush=True)
         counts[stream] += len(chunk)
         kept[stream] += chunk[: KEPT_OUTPUT_BYTES - len(kept[stream])]
 
@@ -106,7 +112,9 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             "BAIT": json.dumps({**bait, "work": layout.work, "out": layout.out, "tmp": layout.tmp}),
         }
         plan = Plan(
-            argv=(_interpreter(), "-I", "-c", PRELUDE + request["code"]),
+            argv=tuple(
+                request.get("argv", (_interpreter(), "-I", "-c", PRELUDE + request["code"]))
+            ),
             env=tuple(environment.items()),
             cwd=layout.work,
             limits=limits,
@@ -122,9 +130,10 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             plan,
             on_output=on_output,
             cancel=cancel,
-            on_started=lambda pid: _note(request, pid),
+            on_started=lambda pid: pids.update(keeper=pid),
         )
         took_s = time.monotonic() - started
+    collected = collect_out(places["out"], CollectCaps())
     return {
         "cause": outcome.cause.value,
         "exit_code": outcome.exit_code,
@@ -141,7 +150,8 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
         "stdout_bytes": counts[1],
         "stderr_bytes": counts[2],
         "runner_rss_bytes": _peak_memory(),
-        "out": sorted(os.listdir(places["out"])),
+        "out": [file.path for file in collected.files],
+        "left_out": {skipped.path: skipped.reason for skipped in collected.skipped},
         "owner": sandbox.owner(),
     }
 
@@ -149,14 +159,6 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
 def _interpreter() -> str:
     """The real file: a toolchain is mounted, the links that lead to it are not."""
     return os.path.join(sys.base_prefix, "bin", f"python{sysconfig.get_python_version()}")
-
-
-def _note(request: dict[str, Any], pid: int) -> None:
-    """Tell a test that will kill us which process is the topmost of the sandbox."""
-    if "pid_file" in request:
-        temporary = Path(request["pid_file"] + ".new")
-        temporary.write_text(json.dumps({"keeper": pid, "runner": os.getpid()}))
-        temporary.rename(request["pid_file"])
 
 
 def _place(sandbox: Sandbox, path: Path) -> Path:

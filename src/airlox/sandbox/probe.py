@@ -113,7 +113,7 @@ def remedy(code: str) -> tuple[str, str]:
 
 def explain(step: str, number: int, text: str, host: Host) -> SandboxError:
     """The error for a step of the launcher that failed."""
-    if step in _SOURCE_STEPS:
+    if step in _SOURCE_STEPS and number != errno.ENOSYS:
         return SandboxError(
             f"{text} {_SOURCE_STEPS[step]}" + (f": {os.strerror(number)}" if number else ""),
             code=f"mount_{step}",

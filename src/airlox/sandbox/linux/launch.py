@@ -38,6 +38,7 @@ for name, code in modules:
 module.main(data)
 """
 _INFO_BYTES = 64 * 1024
+_NUMBERS = {"pid": 1, "ready": 0, "exit": 2}  # how many follow each word
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ def parse_line(line: str) -> Told:
     if word == "error":
         step, number, text = (*rest.split(" ", 2), "")[:3]
         return Told(word, step, (int(number),), text)
-    return Told(word, numbers=tuple(int(part) for part in rest.split()))
+    numbers = tuple(int(part) for part in rest.split())
+    if _NUMBERS.get(word) != len(numbers):
+        raise ValueError(f"the launcher said {line!r}")
+    return Told(word, numbers=numbers)
 
 
 @cache

@@ -1,0 +1,80 @@
+"""Which user a root-started runner's jobs run as."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from airlox.errors import SandboxError
+from airlox.sandbox.linux import jobuser
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+def state(tmp_path: Path, name: str) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has the account `airlox-job` is tested like one that has not."""
+    monkeypatch.setattr(jobuser, "ACCOUNT", "airlox-job-that-nobody-has")
+
+
+def test_a_free_uid_is_kept_for_the_next_start(tmp_path: Path, locks: Path) -> None:
+    folder = state(tmp_path, "one")
+    first = jobuser.choose(folder, None, lock_dir=locks)
+    assert first.uid in jobuser.DYNAMIC_UIDS
+    assert first.gid == first.uid
+    assert first.lock_fd is not None
+    os.close(first.lock_fd)
+    assert jobuser.choose(folder, None, lock_dir=locks).uid == first.uid
+
+
+def test_two_state_folders_never_share_one(tmp_path: Path, locks: Path) -> None:
+    one = jobuser.choose(state(tmp_path, "one"), None, lock_dir=locks)
+    two = jobuser.choose(state(tmp_path, "two"), None, lock_dir=locks)
+    assert one.uid != two.uid
+
+
+def test_whoever_works_on_the_same_folder_shares_it(tmp_path: Path, locks: Path) -> None:
+    folder = state(tmp_path, "one")
+    first = jobuser.choose(folder, None, lock_dir=locks)
+    assert jobuser.choose(folder, None, lock_dir=locks).uid == first.uid
+
+
+def test_a_kept_uid_that_another_took_is_refused(tmp_path: Path, locks: Path) -> None:
+    one = jobuser.choose(state(tmp_path, "one"), None, lock_dir=locks)
+    two = state(tmp_path, "two")
+    (two / "job-uid").write_text(str(one.uid))
+    with pytest.raises(SandboxError) as caught:
+        jobuser.choose(two, None, lock_dir=locks)
+    assert caught.value.code == "root_no_user"
+
+
+@pytest.mark.parametrize("text", ["", "0", "root", "1000", "-5", "9" * 100])
+def test_a_kept_uid_out_of_range_is_not_believed(tmp_path: Path, locks: Path, text: str) -> None:
+    folder = state(tmp_path, "one")
+    (folder / "job-uid").write_text(text)
+    assert jobuser.choose(folder, None, lock_dir=locks).uid in jobuser.DYNAMIC_UIDS
+
+
+def test_a_named_account_is_used(tmp_path: Path, locks: Path) -> None:
+    entry = next(entry for entry in pwd.getpwall() if entry.pw_uid != 0)
+    user = jobuser.choose(tmp_path, entry.pw_name, lock_dir=locks)
+    assert (user.uid, user.gid, user.lock_fd) == (entry.pw_uid, entry.pw_gid, None)
+
+
+@pytest.mark.parametrize("name", ["root", "nobody-has-this-name"])
+def test_root_and_strangers_are_refused(tmp_path: Path, locks: Path, name: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        jobuser.choose(tmp_path, name, lock_dir=locks)
+    assert caught.value.code == "root_no_user"

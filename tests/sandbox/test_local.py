@@ -1,0 +1,412 @@
+"""How a job in `local` is limited, ended and judged. Numbers: the attack list of the design."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from airlox.sandbox import proctable
+from support import sandbox
+
+MIB = 1 << 20
+EACH_USER = pytest.mark.parametrize("user", sandbox.USERS)
+# Takes memory step by step and writes to it, so that it is really there.
+HOG = """
+def hog(size, step=8 << 20):
+    held = []
+    for _ in range(size // step):
+        held.append(b"\\1" * step)
+        time.sleep(0.01)
+"""
+
+
+def wait_until_gone(pid: int, deadline_s: float = 10) -> None:
+    """Fail unless the process ends in time."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], deadline_s)[0], f"process {pid} lives on"
+    finally:
+        os.close(fd)
+
+
+def announced(process: subprocess.Popen[bytes]) -> dict[str, int]:
+    """The pids that the driver names once the job has printed something."""
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 60)[0], "the job did not start"
+    return dict(json.loads(process.stdout.readline()))
+
+
+class TestOutcome:
+    @EACH_USER
+    def test_exit_code_output_and_files(self, user: str) -> None:
+        seen = sandbox.run(
+            """
+write(bait["out"] + "/made", b"x")
+write("/dev/stdout", b"to stdout\\n")
+write("/dev/stderr", b"to stderr\\n")
+sys.exit(7)
+""",
+            user=user,
+        )
+        assert (seen.cause, seen.exit_code, seen.signal) == ("exit", 7, None)
+        assert (seen.text, seen.errors) == ("to stdout\n", "to stderr\n")
+        assert seen.out == ["made"]
+
+    @EACH_USER
+    def test_a_command_that_is_not_there(self, user: str) -> None:
+        seen = sandbox.run("", user=user, argv=["no-such-command"])
+        assert (seen.cause, seen.exit_code) == ("exit", 127)
+        assert "no-such-command" in seen.detail
+
+    @EACH_USER
+    def test_a_command_that_is_no_program(self, user: str) -> None:
+        seen = sandbox.run("", user=user, argv=["/etc/passwd"])
+        assert (seen.cause, seen.exit_code) == ("exit", 126)
+
+    @EACH_USER
+    def test_a_signal_is_named(self, user: str) -> None:
+        seen = sandbox.run("os.kill(os.getpid(), 15)", user=user)
+        assert (seen.cause, seen.exit_code, seen.signal) == ("signal", None, 15)
+
+    @EACH_USER
+    def test_cancel_ends_it(self, user: str) -> None:
+        seen = sandbox.run("time.sleep(60)", user=user, cancel_after_s=0.3)
+        assert seen.cause == "cancelled"
+
+    def test_cancel_before_it_started(self) -> None:
+        seen = sandbox.run("tell('ran'); time.sleep(60)", cancel_after_s=0)
+        assert seen.cause == "cancelled"
+
+    @EACH_USER
+    def test_term_comes_first(self, user: str) -> None:
+        code = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: (tell("asked"), os._exit(3)))
+tell("armed")
+time.sleep(60)
+"""
+        seen = sandbox.run(code, user=user, limits={"timeout_s": 1.0})
+        assert seen.words == ["armed", "asked"]
+        assert seen.cause == "time_out"
+        assert seen.limit == 1000
+
+    @EACH_USER
+    def test_the_environment_is_the_plans(self, user: str) -> None:
+        seen = sandbox.run("tell(','.join(sorted(os.environ)))", user=user)
+        assert set(seen.words[0].split(",")) - {"LC_CTYPE"} == {"BAIT", "HOME", "PATH"}
+
+    @EACH_USER
+    def test_signals_and_streams_are_as_a_program_expects(self, user: str) -> None:
+        code = """
+status = dict(line.split(":\\t") for line in open("/proc/self/status") if ":\\t" in line)
+tell(status["SigBlk"].strip())
+tell(os.readlink("/proc/self/fd/0"))
+tell(os.getsid(0) == os.getpid() == os.getpgid(0))
+"""
+        seen = sandbox.run(code, user=user)
+        assert seen.words == ["0000000000000000", "/dev/null", "True"]
+
+
+class TestUser:
+    @EACH_USER
+    def test_kernel_uid_is_never_root(self, user: str) -> None:
+        seen = sandbox.run("tell(open('/proc/self/uid_map').read().split()[1])", user=user)
+        assert int(seen.words[0]) != 0
+        if seen.owner:
+            assert int(seen.words[0]) == seen.owner[0]
+
+    @EACH_USER
+    def test_no_groups_and_no_capabilities(self, user: str) -> None:
+        code = """
+status = dict(line.split(":\\t") for line in open("/proc/self/status") if ":\\t" in line)
+for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+    tell(int(status[name], 16))
+tell("groups:" + ",".join(str(g) for g in os.getgroups()))
+"""
+        seen = sandbox.run(code, user=user)
+        assert seen.words == ["0"] * 5 + ["groups:"]
+
+    def test_pid_one_tells_nothing_of_the_host(self) -> None:
+        seen = sandbox.run("tell(read('/proc/1/cmdline').rstrip(bytes(1)).decode())", user="root")
+        assert seen.text == "airlox-sandbox\n"
+
+
+class TestNetwork:
+    @EACH_USER
+    def test_own_servers_work(self, user: str) -> None:  # 43
+        code = """
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+    server = socket.create_server((host, 0), family=family)
+    attempt(socket.create_connection, server.getsockname()[:2], 5)
+"""
+        assert sandbox.run(code, user=user).words == ["done", "done"]
+
+    @EACH_USER
+    def test_on_is_the_hosts_network(self, user: str) -> None:
+        code = """
+attempt(socket.create_connection, ("127.0.0.1", bait["port"]), 5)
+attempt(socket.socket(socket.AF_UNIX).connect, "\\0" + bait["abstract"])
+attempt(os.kill, bait["pid"], 0)
+"""
+        seen = sandbox.run(code, user=user, network="on")
+        assert seen.words == ["done", "EPERM", "ESRCH"]
+
+    def test_on_is_refused_without_landlock(self) -> None:
+        with sandbox.started("", network="on", without=["landlock"]) as process:
+            answer = json.loads(process.communicate(timeout=60)[0])
+        assert answer["refused"] == "network_host"
+
+
+class TestLimits:
+    @EACH_USER
+    def test_fork_bomb_meets_the_process_limit(self, user: str) -> None:  # 48
+        code = """
+started = 0
+try:
+    while started < 1000:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        started += 1
+except BlockingIOError:
+    tell(started)
+"""
+        seen = sandbox.run(code, user=user, limits={"processes": 32})
+        assert 16 < int(seen.words[0]) <= 32
+        assert seen.cause == "exit"
+
+    def test_fork_bomb_without_a_cgroup(self) -> None:  # 48: RLIMIT_NPROC alone
+        code = """
+started = 0
+try:
+    while started < 1000:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        started += 1
+except BlockingIOError:
+    tell(started)
+"""
+        seen = sandbox.run(code, user="root", without=["cgroup"], limits={"processes": 32})
+        assert 16 < int(seen.words[0]) <= 32
+
+    @EACH_USER
+    def test_memory_bomb_in_one_process(self, user: str) -> None:  # 49
+        limit = 128 * MIB
+        seen = sandbox.run(HOG + "hog(1 << 30)", user=user, limits={"memory_bytes": limit})
+        assert (seen.cause, seen.limit) == ("out_of_memory", limit)
+        assert seen.peak_bytes >= limit * 0.9
+
+    @EACH_USER
+    def test_memory_bomb_over_many_processes(self, user: str) -> None:  # 50
+        limit = 160 * MIB
+        code = (
+            HOG
+            + """
+children = []
+for _ in range(8):
+    pid = os.fork()
+    if pid == 0:
+        hog(64 << 20)
+        time.sleep(60)
+        os._exit(0)
+    children.append(pid)
+statuses = [os.waitpid(pid, 0)[1] for pid in children[:1]]
+sys.exit(1)
+"""
+        )
+        seen = sandbox.run(code, user=user, limits={"memory_bytes": limit})
+        assert (seen.cause, seen.limit) == ("out_of_memory", limit)
+        assert limit * 0.9 <= seen.peak_bytes
+
+    def test_memory_without_a_cgroup_is_watched(self) -> None:
+        limit = 128 * MIB
+        seen = sandbox.run(
+            HOG + "hog(1 << 30)", user="root", without=["cgroup"], limits={"memory_bytes": limit}
+        )
+        assert (seen.cause, seen.limit) == ("out_of_memory", limit)
+        assert seen.peak_source == "watcher"
+
+    @EACH_USER
+    def test_a_job_under_its_limit_is_left_alone(self, user: str) -> None:
+        seen = sandbox.run(HOG + "hog(64 << 20)", user=user, limits={"memory_bytes": 256 * MIB})
+        assert (seen.cause, seen.exit_code, seen.oom_kills) == ("exit", 0, 0)
+        assert seen.peak_bytes >= 64 * MIB
+
+    @EACH_USER
+    def test_temporary_files_are_limited(self, user: str) -> None:  # 51
+        code = """
+def fill(path):
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+attempt(fill, "/tmp/filler")
+attempt(fill, "/dev/shm/filler")
+"""
+        limits = {"tmp_bytes": 8 * MIB, "shm_bytes": 8 * MIB}
+        assert sandbox.run(code, user=user, limits=limits).words == ["ENOSPC", "ENOSPC"]
+
+    @EACH_USER
+    def test_rlimits_cannot_be_raised(self, user: str) -> None:  # 37, 38, 52, 69
+        code = """
+import resource
+for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
+    soft, hard = resource.getrlimit(kind)
+    tell(hard)
+    try:
+        resource.setrlimit(kind, (hard + 1, hard + 1))
+        tell("raised")
+    except ValueError:
+        tell("refused")
+"""
+        seen = sandbox.run(code, user=user, limits={"file_bytes": MIB, "open_files": 100})
+        assert seen.words == ["0", "refused", str(MIB), "refused", "100", "refused"]
+
+    @EACH_USER
+    def test_output_without_end(self, user: str) -> None:  # 56
+        code = """
+block = bytes(1 << 20)
+for _ in range(512):
+    os.write(1, block)
+    os.write(2, block[:1 << 16])
+"""
+        seen = sandbox.run(code, user=user, limits={"timeout_s": 60.0})
+        assert seen.cause == "exit"
+        assert seen.stdout_bytes == 512 * MIB
+        assert seen.stderr_bytes == 32 * MIB
+        assert seen.runner_rss_bytes < 100 * MIB
+
+
+class TestEnd:
+    @EACH_USER
+    def test_a_daemon_does_not_outlive_the_job(self, user: str) -> None:  # 62, 67
+        code = """
+import signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        tell("armed")
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+time.sleep(0.3)
+tell("over")
+"""
+        seen = sandbox.run(code, user=user, limits={"timeout_s": 60.0})
+        assert seen.words == ["armed", "over"]
+        assert (seen.cause, seen.exit_code) == ("exit", 0)
+        assert seen.wall_ms < 30_000
+
+    @EACH_USER
+    def test_ignoring_term_helps_nobody(self, user: str) -> None:  # 63, 68
+        code = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+tell("armed")
+time.sleep(600)
+"""
+        seen = sandbox.run(code, user=user, limits={"timeout_s": 0.5, "grace_s": 0.2})
+        assert seen.words == ["armed"]
+        assert (seen.cause, seen.limit) == ("time_out", 500)
+
+    @EACH_USER
+    def test_pid_one_cannot_be_harmed(self, user: str) -> None:  # 66
+        code = """
+import signal
+for deadly in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
+    try:
+        os.kill(1, deadly)
+    except PermissionError:
+        pass
+attempt(system, number(101, 117), 0x4206, 1, 0, 0)
+sys.exit(5)
+"""
+        seen = sandbox.run(code, user=user)
+        assert (seen.words, seen.exit_code) == (["EPERM"], 5)
+
+    @EACH_USER
+    @pytest.mark.parametrize("without", [[], ["cgroup"]], ids=["", "no-cgroup"])
+    def test_nothing_outlives_a_killed_runner(self, user: str, without: list[str]) -> None:  # 84
+        code = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+tell("armed")
+time.sleep(600)
+"""
+        with sandbox.started(code, user=user, without=without, announce=True) as process:
+            keeper = announced(process)["keeper"]
+            inside = proctable.below(keeper, proctable.all_processes())
+            assert inside
+            assert {Path(f"/proc/{found.pid}").stat().st_uid for found in inside} != {0}
+            os.kill(process.pid, signal.SIGKILL)
+            for pid in (keeper, *(found.pid for found in inside)):
+                wait_until_gone(pid)
+
+    @EACH_USER
+    def test_nothing_outlives_a_killed_launcher(self, user: str) -> None:
+        code = "tell('armed'); time.sleep(600)"
+        with sandbox.started(code, user=user, announce=True) as process:
+            keeper = announced(process)["keeper"]
+            launcher = next(found for found in proctable.all_processes() if found.pid == keeper)
+            os.kill(launcher.parent, signal.SIGKILL)
+            wait_until_gone(keeper)
+            answer = json.loads(process.communicate(timeout=60)[0])
+        assert (answer["cause"], answer["signal"]) == ("signal", signal.SIGKILL)
+
+
+class TestOutFolder:
+    @EACH_USER
+    def test_links_are_left_out(self, user: str) -> None:  # 72
+        code = """
+for name, target in (("shadow", "/etc/shadow"), ("environ", "/proc/self/environ"),
+                     ("root", "/"), ("loop", "loop"), ("kept-link", "kept")):
+    os.symlink(target, bait["out"] + "/" + name)
+write(bait["out"] + "/kept")
+"""
+        seen = sandbox.run(code, user=user)
+        assert seen.out == ["kept"]
+        assert set(seen.left_out) == {"shadow", "environ", "root", "loop", "kept-link"}
+
+    @EACH_USER
+    def test_hard_links_are_left_out(self, user: str) -> None:  # 73
+        code = """
+write(bait["work"] + "/mine")
+attempt(os.link, bait["work"] + "/mine", bait["out"] + "/mine")
+attempt(os.link, "/usr/bin/env", bait["out"] + "/env")
+write(bait["out"] + "/one")
+attempt(os.link, bait["out"] + "/one", bait["out"] + "/two")
+write(bait["out"] + "/kept")
+"""
+        seen = sandbox.run(code, user=user)
+        assert seen.words == ["EXDEV", "EXDEV", "done"]
+        assert seen.out == ["kept"]
+        assert set(seen.left_out) == {"one", "two"}
+
+    @EACH_USER
+    def test_pipes_and_sockets_are_left_out(self, user: str) -> None:  # 74
+        code = """
+os.mkfifo(bait["out"] + "/pipe")
+socket.socket(socket.AF_UNIX).bind(bait["out"] + "/socket")
+attempt(os.mknod, bait["out"] + "/null", 0o020666, os.makedev(1, 3))
+write(bait["out"] + "/kept")
+"""
+        seen = sandbox.run(code, user=user)
+        assert set(seen.words) <= {"EPERM", "EACCES"}
+        assert seen.out == ["kept"]
+        assert set(seen.left_out) == {"pipe", "socket"}

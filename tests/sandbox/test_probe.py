@@ -1,0 +1,79 @@
+"""A wall that cannot be had is named with its cause, a remedy and a stable code."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from airlox.sandbox import probe
+from airlox.sandbox.probe import Host
+
+OPEN = Host(apparmor_restricts=False, userns_allowed=True, in_container=False, is_root=False)
+ROOT = Host(apparmor_restricts=True, userns_allowed=True, in_container=False, is_root=True)
+UBUNTU = Host(apparmor_restricts=True, userns_allowed=True, in_container=False, is_root=False)
+OFF = Host(apparmor_restricts=False, userns_allowed=False, in_container=False, is_root=False)
+BOX = Host(apparmor_restricts=False, userns_allowed=True, in_container=True, is_root=False)
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "host", "code"),
+    [
+        ("userns", errno.EPERM, UBUNTU, "userns_apparmor"),
+        ("mounts", errno.EACCES, UBUNTU, "userns_apparmor"),
+        ("loopback", errno.EPERM, UBUNTU, "userns_apparmor"),
+        ("uid_map", errno.EPERM, UBUNTU, "userns_apparmor"),
+        ("userns", errno.EPERM, OFF, "userns_off"),
+        ("userns", errno.ENOSPC, OPEN, "userns_off"),
+        ("userns", errno.EINVAL, OPEN, "userns_off"),
+        ("userns", errno.EPERM, BOX, "userns_container"),
+        ("namespaces", errno.EPERM, BOX, "userns_container"),
+        ("mounts", errno.EPERM, BOX, "userns_container"),
+        ("mount_proc", errno.EPERM, BOX, "mount_proc_masked"),
+        ("mount_proc", errno.EPERM, ROOT, "mount_proc_masked"),
+        ("loopback", errno.EPERM, OPEN, "loopback"),
+        ("loopback", errno.ENOSPC, OPEN, "loopback"),
+        ("uid", errno.EINVAL, ROOT, "root_no_user"),
+        ("uid", errno.EPERM, ROOT, "root_no_user"),
+        ("clone", errno.ENOSYS, OPEN, "kernel_too_old"),
+        ("mounts", errno.ENOSYS, OPEN, "kernel_too_old"),
+        ("source", errno.ENOENT, OPEN, "mount_source"),
+        ("source_owner", 0, OPEN, "mount_source_owner"),
+        ("seccomp", errno.EINVAL, OPEN, "sandbox_unavailable"),
+    ],
+)
+def test_explain(step: str, number: int, host: Host, code: str) -> None:
+    error = probe.explain(step, number, "what failed", host)
+    assert error.code == code
+    assert error.hint
+    assert "what failed" in error.message
+
+
+def host_with(root: Path, **switches: str) -> Host:
+    for name, value in switches.items():
+        path = root / "proc/sys" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value)
+    return probe.look_at_host(root)
+
+
+def test_a_host_without_switches_is_open(tmp_path: Path) -> None:
+    host = probe.look_at_host(tmp_path)
+    assert (host.apparmor_restricts, host.userns_allowed, host.in_container) == (False, True, False)
+
+
+def test_switches_are_read(tmp_path: Path) -> None:
+    assert host_with(
+        tmp_path, kernel__apparmor_restrict_unprivileged_userns="1\n"
+    ).apparmor_restricts
+    assert not host_with(tmp_path, user__max_user_namespaces="0\n").userns_allowed
+    assert not host_with(
+        tmp_path, user__max_user_namespaces="9\n", kernel__unprivileged_userns_clone="0\n"
+    ).userns_allowed
+
+
+def test_a_container_is_known_by_its_mark(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.containerenv").touch()
+    assert probe.look_at_host(tmp_path).in_container
