@@ -1,0 +1,188 @@
+"""Input files of a job, written into the folder it starts in.
+
+Rules
+- Nothing is overwritten: a name that is taken is a refusal, the job's own program included.
+- ZIP archives are unpacked; what they hold at the top is placed like a file.
+- The folder may be one that earlier jobs of the same sender wrote to: it is reached by
+  descriptors, without following a link.
+- In a kept workspace, what was placed is noted before and removed after the job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from airlox import safefs
+from airlox.errors import JobRefused, StorageError
+from airlox.runner.workspace import Owner, Places
+from airlox.sandbox.collect import printable, remove_tree
+from airlox.tree.beneath import (
+    FOLDER_FLAGS,
+    NEW_FILE_FLAGS,
+    Folders,
+    opened_root,
+    remove,
+    write_all,
+)
+from airlox.tree.unzip import extract_zip
+
+SCRIPT_NAME: Final = ".airlox-script"
+_NOTE_BYTES: Final = 1 << 20
+
+
+class Placing:
+    """Puts files into the start folder of one job. Blocking."""
+
+    def __init__(self, places: Places, start: str, owner: Owner) -> None:
+        """`start` is relative to the work folder; empty for that itself."""
+        self._places = places
+        self._start = start
+        self._owner = owner
+        self._names: list[str] = []
+        self._note = None if places.tree_state is None else places.tree_state.with_name("placed")
+
+    def clear_leftovers(self) -> None:
+        """Remove what a job placed whose runner died before it could tidy up."""
+        if self._note is None or not self._note.exists():
+            return
+        with suppress(StorageError, msgspec.MsgspecError):
+            data = safefs.read_bounded(self._note, _NOTE_BYTES)
+            start, names = msgspec.json.decode(data, type=tuple[str, list[str]])
+            self._remove(start, names)
+        self._note.unlink()
+
+    def check_start(self) -> None:
+        """Raises JobRefused unless the start folder is there."""
+        with self._folder():
+            pass
+
+    def has(self, name: str, content: bytes) -> bool:
+        """Whether the start folder has this very file already."""
+        path = self._places.work / self._start / name
+        with self._folder():
+            try:
+                return safefs.read_bounded(path, len(content)) == content
+            except StorageError:
+                return False
+
+    def add_file(self, name: str, content: bytes) -> None:
+        """Write a new file. Raises JobRefused when the name is taken."""
+        self._announce([name])
+        with self._folder() as folder_fd:
+            try:
+                _write(folder_fd, name, content, 0o644, self._owner)
+            except FileExistsError:
+                raise _taken(name) from None
+
+    def add_archive(self, data: bytes) -> None:
+        """Unpack a ZIP archive. Raises JobRefused when a name at its top is taken."""
+        staging = self._places.job / "unzip"
+        remove_tree(staging)
+        safefs.make_private_dir(staging)
+        extract_zip(data, staging)
+        names = sorted(os.listdir(staging))
+        with self._folder() as folder_fd:
+            for name in names:
+                if _exists(folder_fd, name):
+                    raise _taken(name)
+            self._announce(names)
+            for name in names:
+                _give(staging / name, self._owner)
+                os.rename(staging / name, name, dst_dir_fd=folder_fd)
+        remove_tree(staging)
+
+    def remove_all(self) -> None:
+        """Take out again what was placed in a workspace that stays."""
+        if self._note is not None and self._names:
+            self._remove(self._start, self._names)
+            self._note.unlink(missing_ok=True)
+
+    def _announce(self, names: list[str]) -> None:
+        self._names += names
+        if self._note is not None:
+            safefs.write_private(self._note, msgspec.json.encode((self._start, self._names)))
+
+    def _remove(self, start: str, names: list[str]) -> None:
+        pit = self._places.job / "pit"
+        safefs.make_private_dir(pit)
+        with opened_root(pit) as pit_fd, suppress(OSError, JobRefused):
+            with _opened(self._places.work, start) as folder_fd:
+                for name in names:
+                    remove(folder_fd, os.fsencode(name), pit_fd)
+
+    @contextmanager
+    def _folder(self) -> Iterator[int]:
+        with _opened(self._places.work, self._start) as folder_fd:
+            yield folder_fd
+
+
+def place_script(home: Path, script: str, owner: Owner) -> None:
+    """Write the script of a shell job into its home folder, over whatever stands there."""
+    remove_tree(home / SCRIPT_NAME)
+    with opened_root(home) as home_fd:
+        _write(home_fd, SCRIPT_NAME, script.encode(), 0o755, owner)
+
+
+@contextmanager
+def _opened(work: Path, start: str) -> Iterator[int]:
+    """Descriptor of the start folder. Raises JobRefused when it is not a folder there."""
+    try:
+        root_fd = os.open(work, FOLDER_FLAGS)
+    except OSError as e:
+        raise StorageError(f"cannot open the folder of a job: {e.strerror}") from None
+    try:
+        with Folders(root_fd) as folders:
+            try:
+                folder_fd = folders.fd(os.fsencode(start))
+            except OSError:
+                raise JobRefused(
+                    f"the start folder {printable(start)} is not in the tree",
+                    code="no_start_folder",
+                    hint="start in a folder that has files which are sent",
+                ) from None
+            yield folder_fd
+    finally:
+        os.close(root_fd)
+
+
+def _write(folder_fd: int, name: str, content: bytes, mode: int, owner: Owner) -> None:
+    fd = os.open(name, NEW_FILE_FLAGS, mode, dir_fd=folder_fd)
+    try:
+        write_all(fd, content)
+        os.fchmod(fd, mode)
+        if owner is not None:
+            os.fchown(fd, *owner)
+    finally:
+        os.close(fd)
+
+
+def _give(path: Path, owner: Owner) -> None:
+    """Hand a tree that only we could write to over to the job's user."""
+    if owner is None:
+        return
+    os.lchown(path, *owner)
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            os.lchown(os.path.join(folder, name), *owner)
+
+
+def _exists(folder_fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _taken(name: str) -> JobRefused:
+    return JobRefused(
+        f"the name {printable(name)} of an input is taken in the job's folder",
+        code="input_collision",
+        hint="rename the input, or leave out the other file of that name",
+    )

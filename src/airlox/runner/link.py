@@ -1,0 +1,278 @@
+"""The runner's end of its session: the blocking calls the event loop hands to threads.
+
+It stands on the client's membership, timeline and outbox, and adds what only a runner does: its
+own stream, claims, heartbeats, jobs and their inputs opened without being kept in memory, and
+acknowledging what is of no use to a runner, so that the relay may let go of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from airlox import safefs
+from airlox.client.blobs import BlobMissing
+from airlox.client.deadline import Deadline
+from airlox.client.membership import Membership
+from airlox.client.outbox import Outbox
+from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.client.stream import Feed
+from airlox.client.timeline import Timeline
+from airlox.errors import ConnectionLost, JobRefused, ProtocolError, RelayError, StorageError
+from airlox.protocol import limits, pack, wire
+from airlox.protocol.aead import NONCE_BYTES
+from airlox.protocol.digest import hash_of
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.protocol.item import Envelope, ItemRef, Kind
+from airlox.protocol.job import Job
+from airlox.protocol.live import RANDOM_BYTES, LiveWriter
+from airlox.protocol.payload import File, Meta, PythonJob, ShellJob
+from airlox.protocol.policy import open_checked
+from airlox.protocol.view import ItemStatus, Participant, Record
+
+STANDING: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
+"""Items a runner must know before it takes a job; all else is opened on need."""
+SEGMENT_TIMEOUT_S: Final = 10.0
+DONE_BYTES: Final = 64 * limits.MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job as its author signed it."""
+
+    ref: ItemRef
+    author: Participant
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input file of a job. `blob` is what `input_sha256` is made over."""
+
+    meta: File
+    subkind: str
+    body: bytes
+    blob: bytes
+
+
+class Unverified(Exception):
+    """A job that breaks a rule: what can be said of it, and the reason."""
+
+    def __init__(self, ref: ItemRef, reason: str) -> None:
+        super().__init__(reason)
+        self.ref = ref
+        self.reason = reason
+
+
+class Link:
+    """See the module's text. Safe to share between threads."""
+
+    def __init__(self, membership: Membership, name: str, *, on_warning: WarningSink) -> None:
+        self.membership = membership
+        self.timeline = Timeline(membership, on_warning=on_warning)
+        self.outbox = Outbox(membership, self.timeline.announced, on_warning=on_warning)
+        self._on_warning = on_warning
+        self._done_path = os.path.join(membership.cache.folder, f"jobs-done-{name}.txt")
+        self._done = _read_done(self._done_path)
+        self._acknowledged: set[ItemId] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def api(self) -> RelayApi:
+        return self.membership.api
+
+    @property
+    def public(self) -> PublicKey:
+        return self.membership.key.public
+
+    # ── the session ─────────────────────────────────────────────────────────────────────────
+
+    def sync(self) -> None:
+        """Catch up with the session."""
+        self.timeline.sync(STANDING)
+
+    def runner_feed(self) -> Feed:
+        """Assignments, cancels, packs, and the rejection of this runner."""
+        session_id = self.membership.manifest.session_id
+        return Feed(self.api, lambda: wire.runner_stream(session_id), on_warning=self._on_warning)
+
+    def may_take_jobs(self) -> bool:
+        """Whether the owner's signed events let this runner work."""
+        return self.timeline.read(lambda view: view.may_take_jobs(self.public))
+
+    def rejection(self) -> str | None:
+        """The owner's signed reason to reject this runner ("" without one), or None."""
+        rejected = self.timeline.read(lambda view: dict(view.rejected))
+        return (rejected[self.public] or "") if self.public in rejected else None
+
+    def cancelled_by(self, job: ItemId) -> PublicKey | None:
+        """Who signed a cancel of this job."""
+        return self.timeline.read(lambda view: view.cancels.get(job))
+
+    def acknowledge_the_rest(self) -> None:
+        """Tell the relay that items which a runner never opens need not be kept for it."""
+        records = self.timeline.records()
+        for record in records:
+            envelope = record.envelope
+            if envelope is None or envelope.id in self._acknowledged:
+                continue
+            if record.status is ItemStatus.REFUSED or not self._is_of_no_use(envelope):
+                continue
+            self.timeline.blobs.acknowledge(envelope.id, self.api)
+            self._acknowledged.add(envelope.id)
+
+    def _is_of_no_use(self, envelope: Envelope) -> bool:
+        kind = envelope.header.kind
+        if kind is Kind.JOB:
+            states = self.timeline.read(lambda view: view.relay_jobs.get(envelope.id))
+            return states is not None and states.runner not in (None, self.public)
+        return kind in (Kind.TEXT, Kind.RESULT)
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, job: ItemId) -> bool:
+        """Take an assigned job; False when it was given to another or withdrawn."""
+        try:
+            self.api.claim(job)
+        except RelayError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        except ConnectionLost:
+            status = self.api.job(job)  # the answer was lost, or the question
+            return status.state == wire.JobState.RUNNING and status.runner == self.public
+        return True
+
+    def order(self, job: ItemId) -> Order | None:
+        """The verified job, or None when its bytes cannot be had. Raises Unverified."""
+        record = self._record(job)
+        if record is None or record.envelope is None or record.author is None:
+            return None
+        blob = self._blob(record.envelope)
+        if blob is None:
+            return None
+        ref = ItemRef(blob_sha256=hash_of(blob), id=job)
+        try:
+            meta, _ = self._open(record, blob)
+        except ProtocolError as error:
+            raise Unverified(ref, error.message) from error
+        if not isinstance(meta, PythonJob | ShellJob):
+            raise Unverified(ref, "the item is not a job")
+        return Order(ref, record.author, meta)
+
+    def input(self, ref: ItemRef) -> Input:
+        """A verified input file. Raises JobRefused."""
+        record = self._record(ItemId(ref.id))
+        if record is None or record.envelope is None or record.author is None:
+            raise _bad_input(ref, "is not in this session")
+        blob = self._blob(record.envelope)
+        if blob is None:
+            raise _bad_input(ref, "cannot be fetched")
+        if hash_of(blob) != ref.blob_sha256:
+            raise _bad_input(ref, "does not match its reference")
+        try:
+            meta, body = self._open(record, blob)
+        except ProtocolError as error:
+            raise _bad_input(ref, f"does not verify: {error.message}") from error
+        if not isinstance(meta, File):
+            raise _bad_input(ref, "is not a file")
+        return Input(meta, record.envelope.header.subkind or "", body, blob)
+
+    def _record(self, item: ItemId) -> Record | None:
+        record = self.timeline.read(lambda view: view.records.get(item))
+        if record is None:
+            self.sync()
+            record = self.timeline.read(lambda view: view.records.get(item))
+        return record
+
+    def _blob(self, envelope: Envelope) -> bytes | None:
+        """The sealed bytes from the cache, else from the relay."""
+        blobs = self.timeline.blobs
+        held = blobs.held(envelope)
+        if held is not None:
+            return held
+        try:
+            blob = blobs.fetch(envelope, self.api)
+        except BlobMissing:
+            return None
+        if envelope.header.kind is Kind.FILE:
+            blobs.keep(envelope, blob, self.api)
+        else:
+            blobs.acknowledge(envelope.id, self.api)
+        return blob
+
+    def _open(self, record: Record, blob: bytes) -> tuple[Meta, bytes]:
+        assert record.envelope is not None and record.author is not None
+        me = self.membership
+        cert = record.author.join.cert
+        return open_checked(me.manifest, cert, record.envelope, blob, me.invite.session_key)
+
+    # ── never the same job twice ────────────────────────────────────────────────────────────
+
+    def was_run(self, job: ItemId) -> bool:
+        with self._lock:
+            return job in self._done
+
+    def note_run(self, job: ItemId) -> None:
+        """On the disk before the job starts. Raises StorageError."""
+        safefs.append_line(self._done_path, job.encode())
+        with self._lock:
+            self._done.add(job)
+
+    # ── full sessions ───────────────────────────────────────────────────────────────────────
+
+    def live_writer(self, job: ItemRef) -> LiveWriter:
+        me = self.membership
+        return LiveWriter(
+            me.key,
+            me.invite.session_key,
+            me.manifest.session_id,
+            job,
+            secrets.token_bytes(RANDOM_BYTES),
+        )
+
+    def post_output(self, job: ItemId, frame: bytes) -> None:
+        self.api.within(Deadline.after(SEGMENT_TIMEOUT_S)).post_output(job, frame)
+
+    def packs(self, job: ItemId) -> list[int]:
+        """Numbers of the packs the relay has of a job's tree."""
+        return sorted(entry.n for entry in self.api.packs(job) if 0 <= entry.n < limits.PACKS)
+
+    def pack(self, job: ItemId, number: int) -> bytes:
+        """A plain pack. Raises ValidationError or DecryptError."""
+        me = self.membership
+        sealed = self.api.fetch_pack(job, number)
+        return pack.open_pack(
+            me.invite.session_key, me.manifest.session_id, job=job, number=number, sealed=sealed
+        )
+
+    def post_lack(self, job: ItemId, plain: bytes) -> None:
+        me = self.membership
+        sealed = pack.seal_lack(
+            me.invite.session_key,
+            me.manifest.session_id,
+            job=job,
+            runner=self.public,
+            plain=plain,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+        self.api.post_lack(job, sealed)
+
+
+def _read_done(path: str) -> set[ItemId]:
+    try:
+        data = safefs.read_bounded(path, DONE_BYTES)
+    except StorageError as error:
+        if error.code == "not_found":
+            return set()
+        raise
+    return {ItemId(line) for line in data.decode("ascii", "replace").split()}
+
+
+def _bad_input(ref: ItemRef, fault: str) -> JobRefused:
+    return JobRefused(
+        f"input {ref.id} {fault}", code="bad_input", hint="send the file again, then the job"
+    )

@@ -1,0 +1,219 @@
+"""The out folder of a job as files to send: images as they are, all else in one `out.zip`.
+
+Rules
+- Images at the top are re-encoded and sent under their own names, as many as the references of a
+  result allow; an image that cannot be is packed with the rest.
+- The archive is one that every reader accepts: paths, sizes, compression and names that differ
+  only in case are seen to here.
+- What is not sent is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from airlox.client.attachments import sanitize_image
+from airlox.errors import AirloxError, StorageError
+from airlox.protocol import limits
+from airlox.protocol.archive import inspect_zip
+from airlox.protocol.job import LeftOut
+from airlox.protocol.manifest import ContentType, Manifest
+from airlox.protocol.names import check_archive_path, check_safe_name
+from airlox.protocol.policy import MIME_OF
+from airlox.sandbox.collect import CollectCaps, OutFile, collect_out
+
+ARCHIVE_NAME: Final = "out.zip"
+ARCHIVE_MIME: Final = "application/zip"
+ITEM_ROOM_BYTES: Final = 4096
+"""Left of an item for its meta and the archive's own tables."""
+ENTRY_BYTES: Final = 512 * limits.MIB
+_DATED: Final = (1980, 1, 1, 0, 0, 0)
+_STORED_FROM_BYTES: Final = 1 * limits.MIB
+_MOST_RATIO: Final = 90
+"""Readers refuse an archive that shrinks more than a hundredfold as a bomb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sendable:
+    """One file to send as an item."""
+
+    name: str
+    subkind: str
+    mime: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What goes with the result, and what does not."""
+
+    files: tuple[Sendable, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def gather(out: Path, manifest: Manifest) -> Gathered:
+    """Blocking. Raises StorageError when the folder cannot be read."""
+    return _Gathering(manifest).run(out)
+
+
+class _Gathering:
+    """One pass over an out folder."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._allowed = manifest.allowed_types
+        self._room = manifest.max_item_bytes - ITEM_ROOM_BYTES
+        self._left_out: list[LeftOut] = []
+
+    def run(self, out: Path) -> Gathered:
+        caps = CollectCaps(max_file_bytes=ENTRY_BYTES, max_skipped=limits.LEFT_OUT)
+        found = collect_out(out, caps)
+        self._left_out += [LeftOut(path=s.path, reason=s.reason) for s in found.skipped]
+        images, rest = self._split(found.files)
+        archive = self._archive(rest)
+        left_out = self._left_out[: limits.LEFT_OUT]
+        more = len(self._left_out) - len(left_out) + found.skipped_more
+        if more:
+            left_out[-1] = LeftOut(path="…", reason=f"and {more + 1} more")
+        return Gathered((*images, *archive), tuple(left_out))
+
+    def _split(self, files: Sequence[OutFile]) -> tuple[list[Sendable], list[OutFile]]:
+        images: list[Sendable] = []
+        rest: list[OutFile] = []
+        for file in files:
+            room_left = len(images) < limits.OUT_FILES_SENT - 1
+            image = self._image(file) if room_left else None
+            if image is not None:
+                images.append(image)
+            else:
+                rest.append(file)
+        return images, rest
+
+    def _image(self, file: OutFile) -> Sendable | None:
+        """The file as an image to send, or None when it is none that can be sent so."""
+        dot = file.path.rfind(".")
+        extension = file.path[dot:].lower() if dot > 0 else ""
+        wanted = MIME_OF["image"].get(extension)
+        if wanted is None or "/" in file.path or ContentType.IMAGE not in self._allowed:
+            return None
+        if file.size > self._room:
+            return None
+        try:
+            check_safe_name(file.path)
+            mime, body = sanitize_image(_read(file))
+        except AirloxError:
+            return None
+        if mime != wanted or len(body) > self._room:
+            return None
+        return Sendable(file.path, "image", mime, body)
+
+    def _archive(self, files: list[OutFile]) -> list[Sendable]:
+        if not files:
+            return []
+        if ContentType.ZIP not in self._allowed:
+            for file in files:
+                self._skip(file.path, "the session allows no ZIP archives")
+            return []
+        chosen = self._choose(files)
+        body = _pack(chosen)
+        while chosen and not self._is_sendable(body):
+            largest = max(chosen, key=lambda file: file.size)
+            self._skip(largest.path, "the archive of all files would be too large")
+            chosen.remove(largest)
+            body = _pack(chosen)
+        return [Sendable(ARCHIVE_NAME, "zip", ARCHIVE_MIME, body)] if chosen else []
+
+    def _choose(self, files: list[OutFile]) -> list[OutFile]:
+        """The files that fit together, in their order, under names that differ for everyone."""
+        chosen, room, names = [], self._room, _Names()
+        for file in files:
+            try:
+                check_archive_path(file.path)
+            except AirloxError as error:
+                self._skip(file.path, error.message)
+                continue
+            if not names.add(file.path):
+                self._skip(file.path, "its name differs from another only in case or accents")
+            elif file.size > room:
+                self._skip(file.path, f"over {self._room} bytes in all")
+            else:
+                room -= file.size
+                chosen.append(file)
+        return chosen
+
+    def _is_sendable(self, body: bytes) -> bool:
+        if len(body) > self._room + ITEM_ROOM_BYTES // 2:
+            return False
+        try:
+            inspect_zip(body)
+        except AirloxError:
+            return False
+        return True
+
+    def _skip(self, path: str, reason: str) -> None:
+        self._left_out.append(LeftOut(path=path[:200], reason=reason))
+
+
+class _Names:
+    """Paths, folders among them, that must not be one another's twin on any system."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def add(self, path: str) -> bool:
+        parts = path.split("/")
+        prefixes = ["/".join(parts[: count + 1]) + "/" for count in range(len(parts) - 1)]
+        new = {_folded(name): name for name in (*prefixes, path)}
+        if any(self._known.get(folded, name) != name for folded, name in new.items()):
+            return False
+        if _folded(path) in self._known or _folded(path + "/") in self._known:
+            return False
+        if any(_folded(prefix[:-1]) in self._known for prefix in prefixes):
+            return False
+        self._known.update(new)
+        return True
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _pack(files: Sequence[OutFile]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            _add(archive, file, _read(file))
+    if sum(file.size for file in files) > _MOST_RATIO * len(buffer.getvalue()):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            for file in files:
+                _add(archive, file, _read(file), stored=True)
+    return buffer.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, file: OutFile, data: bytes, *, stored: bool = False) -> None:
+    entry = zipfile.ZipInfo(file.path, _DATED)
+    entry.external_attr = 0o100644 << 16
+    entry.create_system = 3
+    stored = stored or (len(data) > _STORED_FROM_BYTES and _shrinks_too_much(data))
+    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    archive.writestr(entry, data)
+
+
+def _shrinks_too_much(data: bytes) -> bool:
+    import zlib
+
+    return len(zlib.compress(data, 6)) * _MOST_RATIO < len(data)
+
+
+def _read(file: OutFile) -> bytes:
+    with file.open() as opened:
+        data = opened.read(file.size + 1)
+    if len(data) != file.size:
+        raise StorageError(f"out file {file.path} changed after it was listed")
+    return data

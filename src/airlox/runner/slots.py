@@ -1,0 +1,88 @@
+"""Room for jobs: how many run at once, which they are, and how one is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from airlox.errors import JobRefused
+from airlox.protocol.encoding import ItemId
+
+WAITING: Final = 64
+"""Assigned jobs that may wait for a slot. An honest relay sends none to a full runner."""
+
+
+class Running:
+    """One job in a slot: when to stop it, and on whose word."""
+
+    def __init__(self, job: ItemId) -> None:
+        self.job: Final = job
+        self.cancelled: Final = asyncio.Event()
+        self.why = ""
+
+    def cancel(self, why: str) -> None:
+        """Stop the job. The first reason counts."""
+        if not self.cancelled.is_set():
+            self.why = why
+            self.cancelled.set()
+
+    def check(self) -> None:
+        """Raises JobRefused (code `cancelled`) once the job is to stop."""
+        if self.cancelled.is_set():
+            raise JobRefused(self.why, code="cancelled")
+
+
+class Slots:
+    """The slots of one runner. Used in the event loop's thread."""
+
+    def __init__(self, count: int) -> None:
+        self.count: Final = count
+        self._room = asyncio.Semaphore(count)
+        self._known: dict[ItemId, Running] = {}
+        self._busy: dict[ItemId, Running] = {}
+
+    @property
+    def free(self) -> int:
+        return self.count - len(self._busy)
+
+    @property
+    def current(self) -> ItemId | None:
+        """The job that has run the longest, for the heartbeat."""
+        return next(iter(self._busy), None)
+
+    def add(self, job: ItemId) -> Running | None:
+        """Note an assigned job; None when it is known already or too many wait."""
+        if job in self._known or len(self._known) >= self.count + WAITING:
+            return None
+        running = self._known[job] = Running(job)
+        return running
+
+    def cancel(self, job: ItemId, why: str) -> bool:
+        """Whether there was such a job to stop."""
+        running = self._known.get(job)
+        if running is not None:
+            running.cancel(why)
+        return running is not None
+
+    def cancel_all(self, why: str) -> None:
+        for running in self._known.values():
+            running.cancel(why)
+
+    def forget(self, running: Running) -> None:
+        self._known.pop(running.job, None)
+
+    async def acquire(self) -> None:
+        """Wait for a slot. Each is given back with `occupied`."""
+        await self._room.acquire()
+
+    @contextmanager
+    def occupied(self, running: Running) -> Iterator[None]:
+        """The acquired slot is this job's until the block ends."""
+        self._busy[running.job] = running
+        try:
+            yield
+        finally:
+            del self._busy[running.job]
+            self._room.release()

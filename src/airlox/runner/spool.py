@@ -1,0 +1,262 @@
+"""Results on their way: sealed, on the disk, until the relay has them.
+
+    <state>/spool/<number>-<job>/
+        010-<item id> …   frames of out files
+        500-<item id>     the frame of the result
+        900-<item id>     the result without its out files, for when the relay refuses one
+    <state>/started/<job> what is needed to report a job that was lost with the runner
+
+Rules
+- A job's frames appear whole or not at all, and are on the disk before the first is posted.
+- Each frame keeps its item id through every try, restarts included: the relay's `duplicate` means
+  that an earlier try arrived.
+- A result goes out only after its out files; an out file the relay will never take makes the
+  result go without any, since a reader waits for every file that a result names.
+- When the disk is full the frames stay in memory: they then survive no restart, but are not lost.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from airlox import safefs
+from airlox.errors import ConnectionLost, RelayError, SessionClosed, StorageError
+from airlox.protocol import limits
+from airlox.protocol.encoding import ItemId, parse_item_id
+from airlox.protocol.item import ItemRef, SealedItem
+from airlox.sandbox.collect import remove_tree
+
+FRAME_BYTES: Final = limits.ITEM_BYTES + limits.ENVELOPE_BYTES + limits.META_BYTES
+STARTED_BYTES: Final = 16 * limits.KIB
+FIRST_WAIT_S: Final = 0.5
+LONGEST_WAIT_S: Final = 8.0
+_LATER: Final = frozenset({429, 500, 502, 503, 504, 507})
+_FILE, _RESULT, _BARE = "010", "500", "900"
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A job that was begun: what a result needs that says it was lost."""
+
+    job: ItemRef
+    code_sha256: str
+    input_sha256: str
+    tree: str | None
+    started_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """All items of one finished job, sealed. `bare` is the result that names no out files."""
+
+    job: ItemId
+    files: tuple[SealedItem, ...]
+    result: SealedItem
+    bare: SealedItem
+
+
+Post = Callable[[bytes], None]
+Pause = Callable[[float], bool]
+
+
+class Spool:
+    """What one runner has still to post. Safe to share between threads.
+
+    `pause` waits some seconds and says whether to go on.
+    """
+
+    def __init__(self, folder: Path, post: Post, pause: Pause) -> None:
+        self._spool = folder / "spool"
+        self._started = folder / "started"
+        self._post = post
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._next = 0
+        self._in_memory: list[Parcel] = []
+        for made in (self._spool, self._started):
+            safefs.make_private_dir(made)
+        self._drop_unfinished()
+
+    # ── jobs under way ──────────────────────────────────────────────────────────────────────
+
+    def begin(self, started: Started) -> None:
+        """Note that a job is about to start. Raises StorageError: then it must not start."""
+        safefs.write_private(self._started / started.job.id, msgspec.json.encode(started))
+
+    def lost(self) -> list[Started]:
+        """Jobs that were begun and have no result: their runner died."""
+        waiting = {parcel.job for parcel in self._in_memory}
+        waiting.update(ItemId(path.name.partition("-")[2]) for path in self._parcels())
+        found = []
+        for path in sorted(self._started.iterdir()):
+            started = _read_started(path)
+            if started is None or started.job.id in waiting:
+                path.unlink(missing_ok=True)
+            else:
+                found.append(started)
+        return found
+
+    def end(self, job: ItemId) -> None:
+        """The job has its result in the spool, or none is due."""
+        (self._started / job).unlink(missing_ok=True)
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────
+
+    def add(self, parcel: Parcel) -> bool:
+        """Take charge of a finished job; False when it is kept in memory only."""
+        try:
+            self._store(parcel)
+        except StorageError:
+            with self._lock:
+                self._in_memory.append(parcel)
+            return False
+        self.end(parcel.job)
+        return True
+
+    @property
+    def empty(self) -> bool:
+        with self._lock:
+            return not self._in_memory and not self._parcels()
+
+    def post_all(self, gave_up: Callable[[ItemId, str], None]) -> None:
+        """Post everything, oldest first, for as long as it takes. Blocking.
+
+        `gave_up` hears of results the relay will never take. Raises SessionClosed, and
+        ConnectionLost when `pause` said to stop.
+        """
+        while (parcel := self._oldest()) is not None:
+            job = parcel.job if isinstance(parcel, Parcel) else _job_of(parcel)
+            try:
+                if isinstance(parcel, Parcel):
+                    self._post_parcel(parcel)
+                else:
+                    self._post_folder(parcel)
+            except RelayError as error:
+                gave_up(job, error.message)
+            if isinstance(parcel, Parcel):
+                with self._lock:
+                    self._in_memory.remove(parcel)
+            else:
+                remove_tree(parcel)
+
+    def _oldest(self) -> Path | Parcel | None:
+        with self._lock:
+            parcels = self._parcels()
+            if parcels:
+                return parcels[0]
+            return self._in_memory[0] if self._in_memory else None
+
+    def _post_parcel(self, parcel: Parcel) -> None:
+        try:
+            for item in parcel.files:
+                self._deliver(item.frame())
+        except RelayError:
+            self._deliver(parcel.bare.frame())
+        else:
+            self._deliver(parcel.result.frame())
+
+    def _post_folder(self, folder: Path) -> None:
+        frames = sorted(folder.iterdir())
+        files = [path for path in frames if path.name.startswith(_FILE)]
+        result, bare = (
+            next((path for path in frames if path.name.startswith(kind)), None)
+            for kind in (_RESULT, _BARE)
+        )
+        try:
+            for path in files:
+                self._deliver(_read_frame(path))
+                path.unlink()
+        except RelayError:
+            result = bare
+        if result is not None:
+            self._deliver(_read_frame(result))
+
+    def _deliver(self, frame: bytes) -> None:
+        """Post one frame until the relay has it. Raises RelayError when it never will."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                self._post(frame)
+                return
+            except RelayError as error:
+                if error.code == "duplicate":
+                    return
+                if error.status in (401, 404, 410):
+                    raise SessionClosed(
+                        "the session has ended, or this runner was cut off", code="session_gone"
+                    ) from error
+                if error.status not in _LATER:
+                    raise
+                later: RelayError | ConnectionLost = error
+            except ConnectionLost as error:
+                later = error
+            if not self._pause(wait_s):
+                raise ConnectionLost("stopped before the relay had the result") from later
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    # ── the folder ──────────────────────────────────────────────────────────────────────────
+
+    def _parcels(self) -> list[Path]:
+        return sorted(path for path in self._spool.iterdir() if path.name[0] != ".")
+
+    def _store(self, parcel: Parcel) -> None:
+        with self._lock:
+            number = max([self._next, *(_number_of(path) for path in self._parcels())]) + 1
+            self._next = number
+        unfinished = self._spool / f".{number:08d}-{parcel.job}"
+        try:
+            safefs.make_private_dir(unfinished)
+            for count, item in enumerate(parcel.files):
+                name = f"{_FILE}-{count:03d}-{item.ref.id}"
+                safefs.write_private(unfinished / name, item.frame())
+            for kind, item in ((_RESULT, parcel.result), (_BARE, parcel.bare)):
+                safefs.write_private(unfinished / f"{kind}-{item.ref.id}", item.frame())
+            os.rename(unfinished, self._spool / unfinished.name[1:])
+            _sync_folder(self._spool)
+        except OSError as e:
+            raise StorageError(
+                f"cannot keep the result of job {parcel.job}: {e.strerror}"
+            ) from None
+        finally:
+            remove_tree(unfinished)
+
+    def _drop_unfinished(self) -> None:
+        for path in self._spool.iterdir():
+            if path.name.startswith("."):
+                remove_tree(path)
+
+
+def _read_started(path: Path) -> Started | None:
+    try:
+        parse_item_id(path.name)
+        data = safefs.read_bounded(path, STARTED_BYTES)
+        return msgspec.json.decode(data, type=Started)
+    except (StorageError, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def _read_frame(path: Path) -> bytes:
+    return safefs.read_bounded(path, FRAME_BYTES)
+
+
+def _job_of(parcel: Path) -> ItemId:
+    return ItemId(parcel.name.partition("-")[2])
+
+
+def _number_of(parcel: Path) -> int:
+    digits = parcel.name.partition("-")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,269 @@
+"""The folders a job may write to: a workspace per sender, and a folder per job.
+
+    <state>/workspaces/<hash of the sender's key>/
+        work/ home/     what jobs of this sender see, kept between them
+        tree            what the last tree left there (out of the jobs' reach)
+        used            when it was used last, and its size
+        lock            held for as long as a job runs in it
+    <state>/run/<job>/  work/ home/ out/ of a job; gone after it
+
+Rules
+- One job at a time in a workspace; another one waits, and stops waiting when it is cancelled.
+- One sender never sees another's folder: its name is the hash of the key that signed the job.
+- What a job left is hostile: folders are opened without following links, and repaired.
+- A workspace not used for its days, or the longest unused beyond the quota, is removed while
+  nobody holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from airlox import safefs
+from airlox.errors import StorageError
+from airlox.protocol.digest import sha256_hex
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.runner.slots import Running
+from airlox.sandbox.collect import remove_tree
+from airlox.sandbox.descent import Descent
+from airlox.sandbox.sweep import StateFolder
+
+LOCK_POLL_S: Final = 0.1
+SIZED_ENTRIES: Final = 2_000_000
+"""A workspace of more entries is not counted to its end."""
+_USED_BYTES: Final = 256
+_DAY_S: Final = 24 * 3600
+
+Owner = tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one job works. `job` is its own folder; `tree_state` belongs to a workspace."""
+
+    job: Path
+    work: Path
+    home: Path
+    out: Path
+    tree_state: Path | None
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """What is to be removed when the job is gone."""
+        return (self.job,)
+
+
+class _Used(msgspec.Struct, frozen=True):
+    at_s: float
+    size_bytes: int
+
+
+class Workspaces:
+    """The folders of one runner. `owner` is the uid and gid that jobs run as, None for ours."""
+
+    def __init__(
+        self, state: StateFolder, folder: Path, owner: Owner, *, quota_bytes: int, days: int
+    ) -> None:
+        self._state = state
+        self._runs = folder / "run"
+        self._spaces = folder / "workspaces"
+        self._owner = owner
+        self._quota_bytes = quota_bytes
+        self._days = days
+        for made in (self._runs, self._spaces):
+            safefs.make_private_dir(made)
+
+    @asynccontextmanager
+    async def for_job(
+        self, running: Running, sender: PublicKey, *, kept: bool, fresh: bool
+    ) -> AsyncIterator[Places]:
+        """The folders of a job, gone (or given back, when `kept`) at the end of the block.
+
+        Raises JobRefused when the job is cancelled while it waits, and StorageError.
+        """
+        job = self._runs / _job_name(running.job)
+        await asyncio.to_thread(self._state.discard, job)
+        try:
+            safefs.make_private_dir(job)
+            if not kept:
+                yield self._own_places(job)
+                return
+            space = self._spaces / sha256_hex(sender.encode())[:32]
+            safefs.make_private_dir(space)
+            with await self._locked(space, running):
+                if fresh:
+                    await asyncio.to_thread(self._empty, space)
+                yield self._kept_places(job, space)
+                await asyncio.to_thread(_mark_used, space)
+        finally:
+            await asyncio.to_thread(self._state.discard, job)
+
+    def evict(self) -> list[Path]:
+        """Remove workspaces that are too old, and the oldest of those beyond the quota.
+
+        Blocking. Returns what was removed; one that is in use is passed by.
+        """
+        spaces = sorted(((_read_used(space), space) for space in _folders(self._spaces)), key=_age)
+        total = sum(used.size_bytes for used, _ in spaces)
+        removed = []
+        for used, space in spaces:
+            too_old = time.time() - used.at_s > self._days * _DAY_S
+            if (too_old or total > self._quota_bytes) and self._remove(space):
+                total -= used.size_bytes
+                removed.append(space)
+        return removed
+
+    def _remove(self, space: Path) -> bool:
+        lock = _try_lock(space)
+        if lock is None:
+            return False
+        with lock:
+            self._state.discard(space)
+        return True
+
+    async def _locked(self, space: Path, running: Running) -> contextlib.ExitStack:
+        while (lock := _try_lock(space)) is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(running.cancelled.wait(), LOCK_POLL_S)
+            running.check()
+        return lock
+
+    def _empty(self, space: Path) -> None:
+        for name in ("work", "home", "tree"):
+            self._state.discard(space / name)
+
+    def _own_places(self, job: Path) -> Places:
+        work, home, out = (self._folder(job / name) for name in ("work", "home", "out"))
+        return Places(job, work, home, out, None)
+
+    def _kept_places(self, job: Path, space: Path) -> Places:
+        if not (space / "tree").exists():
+            # Nobody knows which of its files came from a tree: they would never leave.
+            self._state.discard(space / "work")
+        work, home = self._folder(space / "work"), self._folder(space / "home")
+        return Places(job, work, home, self._folder(job / "out"), space / "tree")
+
+    def _folder(self, path: Path) -> Path:
+        """Make or repair a folder of jobs: a real folder, of their user, mode 0700."""
+        try:
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                self._state.discard(path)
+            path.mkdir(mode=0o700, exist_ok=True)
+            # a folder its owner closed to itself can only be opened as a bare handle
+            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                handle = f"/proc/self/fd/{fd}"
+                if self._owner is not None:
+                    os.chown(handle, *self._owner)
+                if stat.S_IMODE(os.fstat(fd).st_mode) != 0o700:
+                    os.chmod(handle, 0o700)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise StorageError(f"cannot make the folder of a job: {e.strerror}") from None
+        return path
+
+
+def _job_name(job: ItemId) -> str:
+    """A name without a leading dash or underscore, short for the sake of socket paths."""
+    return sha256_hex(job.encode())[:16]
+
+
+def _try_lock(space: Path) -> contextlib.ExitStack | None:
+    """Hold the lock of a workspace until the stack is closed; None when somebody else does."""
+    stack = contextlib.ExitStack()
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(space / "lock", flags, 0o600)
+    except OSError as e:
+        raise StorageError(f"cannot lock a workspace: {e.strerror}") from None
+    stack.callback(os.close, fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stack.close()
+        return None
+    return stack
+
+
+def _mark_used(space: Path) -> None:
+    size = _size_of(space / "work") + _size_of(space / "home")
+    used = _Used(at_s=time.time(), size_bytes=size)
+    safefs.write_private(space / "used", msgspec.json.encode(used))
+
+
+def _read_used(space: Path) -> _Used:
+    """When and how large a workspace was last; one without the note counts as just used."""
+    try:
+        data = safefs.read_bounded(space / "used", _USED_BYTES)
+        return msgspec.json.decode(data, type=_Used)
+    except (StorageError, msgspec.MsgspecError):
+        return _Used(at_s=time.time(), size_bytes=0)
+
+
+def _age(entry: tuple[_Used, Path]) -> float:
+    return entry[0].at_s
+
+
+def _folders(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes on the disk below a folder that may hold anything."""
+    total = 0
+    with contextlib.suppress(OSError), Descent(folder) as place:
+        for number, size in enumerate(_sizes(place)):
+            total += size
+            if number >= SIZED_ENTRIES:
+                break
+    return total
+
+
+def _sizes(place: Descent) -> Iterator[int]:
+    waiting = [_list(place)]
+    yield sum(waiting[0][1])
+    while waiting:
+        names, _ = waiting[-1]
+        if not names:
+            waiting.pop()
+            if waiting:
+                place.leave()
+            continue
+        try:
+            place.enter(names.pop())
+        except OSError:
+            continue
+        waiting.append(_list(place))
+        yield sum(waiting[-1][1])
+
+
+def _list(place: Descent) -> tuple[list[str], list[int]]:
+    """Subfolders and the disk use of the entries here."""
+    folders, sizes = [], []
+    with os.scandir(place.fd) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                sizes.append(found.st_blocks * 512)
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append(entry.name)
+    return folders, sizes
+
+
+def remove_all(folder: Path) -> None:
+    """Remove the state of a runner whose session has ended. Failures leave it to another day."""
+    with contextlib.suppress(StorageError):
+        remove_tree(folder)
