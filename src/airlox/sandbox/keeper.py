@@ -7,8 +7,10 @@ and then everything is killed.
 
     to the keeper     {"argv", "env", "cwd", "rlimits", "processes", "user", "stdio"}, then the
                       words "go", "term", "kill"
-    from the keeper   {"pid"}  made, waits for "go"      {"failed": text}  not started
-                      {"status", "peak_bytes"}  ended    {"empty": true}   nothing is left
+    from the keeper   {"pid"}  made, waits for "go"      {"empty": true}   nothing is left
+                      {"failed": text}  nothing of the plan's program has run
+                      {"status", "peak_bytes", "detail"}  the main process ended; detail says
+                      why there was no program to run (status 127: not found, 126: not executable)
 
 Nothing here confines the job. It can kill its keeper, which the runner then notices.
 """
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_EVERY_S = 0.005
 _KILL_LIMIT_S = 30.0
+_BEFORE_EXEC = b"b"
+_AT_EXEC = b"e"
+_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
 _MESSAGE_LIMIT_BYTES = 16 << 20
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
@@ -63,6 +69,7 @@ class _Job:
     def __init__(self, plan: dict[str, Any]) -> None:
         gate_read, self._gate = os.pipe()
         self._failure, failure_write = os.pipe()
+        self.no_program: str | None = None
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._gate)
@@ -73,11 +80,14 @@ class _Job:
             os.close(fd)
 
     def start(self) -> str | None:
-        """Let it run its program; the reason if that did not work."""
+        """Let it run its program; the reason if it did not get so far as to try."""
         os.write(self._gate, b"g")
         os.close(self._gate)
-        with open(self._failure, "rb") as failure:  # closed by exec, or holds the reason
-            return failure.read().decode("utf-8", "replace") or None
+        with open(self._failure, "rb") as failure:  # closed by exec, or holds a reason
+            step, text = failure.read(1), failure.read().decode("utf-8", "replace")
+        if step == _AT_EXEC:
+            self.no_program = text
+        return text if step == _BEFORE_EXEC else None
 
 
 class _Keeper:
@@ -148,12 +158,19 @@ class _Keeper:
             if pid == 0:
                 return True
             if pid == self._job.pid:
-                peak_bytes = usage.ru_maxrss * _RSS_UNIT_BYTES
-                _send(self._control, {"status": status, "peak_bytes": peak_bytes})
+                _send(
+                    self._control,
+                    {
+                        "status": status,
+                        "peak_bytes": usage.ru_maxrss * _RSS_UNIT_BYTES,
+                        "detail": self._job.no_program,
+                    },
+                )
 
 
 def _run_job(plan: dict[str, Any], gate: int, failure: int) -> NoReturn:
     """In the child: become the job. The last code of ours that runs in it."""
+    program = plan["argv"][0]
     try:
         os.setsid()
         if os.read(gate, 1) != b"g":
@@ -163,11 +180,21 @@ def _run_job(plan: dict[str, Any], gate: int, failure: int) -> NoReturn:
         _limit(plan["rlimits"], plan["processes"])
         os.chdir(plan["cwd"])
         _set_stdio(plan["stdio"], failure)
-        os.execvpe(plan["argv"][0], plan["argv"], dict(plan["env"]))
     except BaseException as e:
-        reason = e.strerror if isinstance(e, OSError) and e.strerror else repr(e)
-        os.write(failure, f"cannot start {plan['argv'][0]}: {reason}".encode("utf-8", "replace"))
-    os._exit(127)
+        _tell(failure, _BEFORE_EXEC, f"cannot start {program}: {e}")
+        os._exit(_NOT_EXECUTABLE)
+    try:
+        os.execvpe(program, plan["argv"], dict(plan["env"]))
+    except FileNotFoundError:
+        _tell(failure, _AT_EXEC, f"{program}: not found")
+        os._exit(_NOT_FOUND)
+    except (OSError, ValueError) as e:
+        _tell(failure, _AT_EXEC, f"{program}: {e.strerror if isinstance(e, OSError) else e}")
+    os._exit(_NOT_EXECUTABLE)
+
+
+def _tell(failure: int, step: bytes, text: str) -> None:
+    os.write(failure, step + text.encode("utf-8", "replace"))
 
 
 def _set_stdio(stdio: list[int], failure: int) -> None:

@@ -172,31 +172,35 @@ async def _run_to_end(
     )
     if keeper.failed is not None:
         raise SandboxError(keeper.failed, code="not_started")
-    grace_s = 0.0 if reason.cause is Cause.EXIT else plan.limits.grace_s
+    wall_ms = round(((keeper.ended_at or time.monotonic()) - started) * 1000)
+    # What went over a limit gets no time to go further.
+    patient = reason.cause in (Cause.TIME_OUT, Cause.CANCELLED)
+    grace_s = plan.limits.grace_s if patient else 0.0
     gone = await end_all(keeper, grace_s=grace_s, kill_within_s=_KILL_S)
-    ended_at = keeper.ended_at or time.monotonic()
     outcome = _outcome_of(reason, keeper, watch.memory.peak_bytes or 0)
     detail = outcome.detail if gone else "some of its processes could not be ended"
-    return replace(outcome, wall_ms=round((ended_at - started) * 1000), detail=detail)
+    return replace(outcome, wall_ms=wall_ms, detail=detail)
 
 
 def _outcome_of(reason: Reason, keeper: _Keeper, watched_bytes: int) -> Outcome:
-    peak_bytes = max(watched_bytes, keeper.main_peak_bytes)
+    # A short job can be over before the watcher has looked once.
+    watched = watched_bytes > keeper.main_peak_bytes
+    peak_bytes = max(watched_bytes, keeper.main_peak_bytes) or None
     outcome = Outcome(
         reason.cause,
-        peak_bytes=peak_bytes or None,
-        peak_source="watcher" if watched_bytes == peak_bytes else "rusage",
+        peak_bytes=peak_bytes,
+        peak_source=None if peak_bytes is None else "watcher" if watched else "rusage",
         limit=reason.limit,
         detail=reason.detail,
     )
     if reason.cause is not Cause.EXIT:
         return outcome
     if keeper.status is None:
-        detail = "the keeper of the job was killed"
+        detail = "the keeper of the job was killed, perhaps by the job"
         return replace(outcome, cause=Cause.SIGNAL, signal=signal.SIGKILL, detail=detail)
     if os.WIFSIGNALED(keeper.status):
         return replace(outcome, cause=Cause.SIGNAL, signal=os.WTERMSIG(keeper.status))
-    return replace(outcome, exit_code=os.WEXITSTATUS(keeper.status))
+    return replace(outcome, exit_code=os.WEXITSTATUS(keeper.status), detail=keeper.detail)
 
 
 class _Keeper:
@@ -213,6 +217,7 @@ class _Keeper:
         self.failed: str | None = None
         self.status: int | None = None
         self.main_peak_bytes = 0
+        self.detail: str | None = None
         self.ended_at: float | None = None
         self.ended: asyncio.Future[None] = loop.create_future()
         self._made = asyncio.Event()
@@ -284,6 +289,7 @@ class _Keeper:
             self._made.set()
         elif "status" in message:
             self.status, self.main_peak_bytes = message["status"], message["peak_bytes"]
+            self.detail = message["detail"]
             self._main_ended()
         elif "failed" in message:
             self.failed = message["failed"]
