@@ -1,0 +1,93 @@
+"""Airlox: a sandboxed job slot on machines you own, and end-to-end encrypted sessions.
+
+    from airlox import Session
+
+    owner = Session.create("https://relay.example")
+    print(owner.invites["sender"])
+
+`Session` blocks; `AsyncSession` is the same for asyncio. Names are loaded on first use, so that
+`import airlox` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from airlox.client.aio import AsyncSession
+    from airlox.client.jobs import Job, OutFile, Result
+    from airlox.client.session import Session
+    from airlox.client.shown import ParticipantInfo, Runner
+    from airlox.errors import (
+        AirloxError,
+        ConnectionLost,
+        DecryptError,
+        JobRefused,
+        PolicyError,
+        ProtocolError,
+        RelayError,
+        SessionClosed,
+        SignatureError,
+        StorageError,
+        TreeError,
+        UsageError,
+        ValidationError,
+        WaitTimeout,
+    )
+    from airlox.protocol.item import ItemRef
+    from airlox.protocol.view import Item
+
+__all__ = [
+    "AirloxError",
+    "AsyncSession",
+    "ConnectionLost",
+    "DecryptError",
+    "Item",
+    "ItemRef",
+    "Job",
+    "JobRefused",
+    "OutFile",
+    "ParticipantInfo",
+    "PolicyError",
+    "ProtocolError",
+    "RelayError",
+    "Result",
+    "Runner",
+    "Session",
+    "SessionClosed",
+    "SignatureError",
+    "StorageError",
+    "TreeError",
+    "UsageError",
+    "ValidationError",
+    "WaitTimeout",
+]
+
+_HOMES = {
+    "AsyncSession": "airlox.client.aio",
+    "Item": "airlox.protocol.view",
+    "ItemRef": "airlox.protocol.item",
+    "Job": "airlox.client.jobs",
+    "OutFile": "airlox.client.jobs",
+    "ParticipantInfo": "airlox.client.shown",
+    "Result": "airlox.client.jobs",
+    "Runner": "airlox.client.shown",
+    "Session": "airlox.client.session",
+}
+"""Where each public name lives; what is not listed is an error class."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'airlox' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES.get(name, "airlox.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -30,9 +30,10 @@ import msgspec
 
 from airlox import safefs
 from airlox.client.filelock import file_lock
-from airlox.client.relay_api import Event, parse_event
+from airlox.client.relay_api import parse_event
 from airlox.errors import StorageError
 from airlox.protocol.limits import MANIFEST_BYTES, MIB
+from airlox.protocol.view import Event
 
 SWEEP_EVERY_S: Final = 3600.0
 EVENTS_BYTES: Final = 256 * MIB
@@ -161,6 +162,11 @@ class SessionCache:
         safefs.make_private_dir(self._path("state"))
         safefs.write_private(self._path("state", name), data)
 
+    def state_path(self, name: str) -> str:
+        """Where a file of our own lives, for whoever reads and writes it alone."""
+        safefs.make_private_dir(self._path("state"))
+        return self._path("state", name)
+
     def delete(self) -> None:
         """Remove everything kept of the session."""
         _remove_folder(self.folder)
@@ -193,9 +199,7 @@ class _EventLog:
         self._catch_up()  # what another process has stored meanwhile
         for event in events:
             if event.seq == self._last + 1:
-                # as received, on one line: a line break can only be space between tokens
-                line = msgspec.json.encode(event).replace(b"\n", b" ")
-                safefs.append_line(self._path, line, sync=False)
+                safefs.append_line(self._path, msgspec.json.encode(event), sync=False)
                 self._last = event.seq
         self._offset = self._size()
 

@@ -24,14 +24,15 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
+from airlox import __version__
 from airlox.client.deadline import Deadline
 from airlox.client.transport import Answer, Line, Transport
 from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
 from airlox.protocol import wire
 from airlox.protocol.limits import BLOB_OVERHEAD_BYTES, MANIFEST_BYTES, MIB, PACK_BYTES
+from airlox.protocol.view import Event
 
-VERSION: Final = "0.2.0"
-USER_AGENT: Final = f"airlox/{VERSION}"
+USER_AGENT: Final = f"airlox/{__version__}"
 CALL_TIMEOUT_S: Final = 30.0
 SMALL_BYTES: Final = 1 * MIB
 """Bound of the short answers: everything but events, lists, blobs and audits."""
@@ -43,14 +44,6 @@ RETRY_WAIT_S: Final = 0.3
 _WAIT_AND_RETRY: Final = frozenset({429, 502, 503, 504})
 
 T = TypeVar("T")
-
-
-class Event(msgspec.Struct, frozen=True):
-    """One numbered event of a session, unverified. `data` is its JSON as received."""
-
-    seq: int
-    kind: str
-    data: msgspec.Raw
 
 
 class RunnerEntry(msgspec.Struct, frozen=True):
@@ -241,7 +234,7 @@ class RelayApi:
     # -- events ------------------------------------------------------------------------------
 
     def events(self, after: int | None = None) -> list[Event]:
-        """All events after number `after`; malformed ones are left out.
+        """All events after number `after`; see `parse_event` for malformed ones.
 
         Raises SessionClosed when this participant was cut off (code `cut_off`) or the session
         has ended (`session_gone`).
@@ -491,9 +484,20 @@ class RelayApi:
             )
 
 
+class _Numbered(msgspec.Struct):
+    seq: int
+
+
 def parse_event(raw: msgspec.Raw | bytes) -> Event | None:
-    """An event as received, or None when it is not one: a bad event never stops a client."""
+    """An event as received; None for what has no number.
+
+    A numbered event whose rest is nonsense becomes one of an unknown kind: a bad event stops
+    nothing, and the numbering goes on.
+    """
     event = _lenient(raw, Event)
+    if event is None:
+        numbered = _lenient(raw, _Numbered)
+        event = Event(numbered.seq, "malformed", {}) if numbered is not None else None
     return event if event is not None and event.seq >= 0 else None
 
 

@@ -1,0 +1,219 @@
+"""Following a job until it ends: live output, its state, and the runner's questions.
+
+In full sessions the relay has a stream per job. Where it has not, or the session is a floor one,
+the session's own stream tells when the result arrives, and the job's state is asked for now and
+then. Live output is verified segment by segment against the runner's key; what is missing is
+counted and told, never made up: the signed result is the authority.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from airlox.client.core import Core
+from airlox.client.deadline import Deadline
+from airlox.client.relay_api import JobStatus
+from airlox.client.stream import Feed
+from airlox.client.timeline import STANDING_KINDS
+from airlox.errors import OrderError, ProtocolError, RelayError, SessionClosed
+from airlox.protocol import wire
+from airlox.protocol.encoding import PublicKey, b64u_decode
+from airlox.protocol.keys import parse_public_key
+from airlox.protocol.live import STDOUT, LiveReader
+from airlox.protocol.manifest import Feature
+from airlox.protocol.sse import SseEvent
+from airlox.protocol.wire import EventKind, JobState
+
+if TYPE_CHECKING:
+    from airlox.client.jobs import Job
+
+POLL_S: Final = 2.0
+"""How often the job's state is asked for where no stream tells it."""
+END_GRACE_S: Final = 3.0
+"""After the result was announced, how long the stream may take to end."""
+GAPS_TOLD: Final = 3
+
+
+class Output(NamedTuple):
+    """Bytes the job printed; `stream` is `stdout` or `stderr`."""
+
+    stream: str
+    data: bytes
+
+
+class _Frame(msgspec.Struct):
+    frame: str
+
+
+class _Lack(msgspec.Struct):
+    lack: str
+
+
+class Follower:
+    """One wait for one job. `close` ends it from any thread."""
+
+    def __init__(self, core: Core, job: Job, deadline: Deadline) -> None:
+        self._core = core
+        self._job = job
+        self._deadline = deadline
+        self._feed: Feed | None = None
+        self._reader: LiveReader | None = None
+        self._gaps = 0
+        self._closing = threading.Lock()
+
+    def close(self) -> None:
+        with self._closing:
+            feed = self._feed
+        if feed is not None:
+            feed.close()
+
+    def follow(self) -> Iterator[Output]:
+        """Yields output until the job has ended (`job.final`), the deadline, or `close`."""
+        if self._core.manifest.has(Feature.LIVE) and (yield from self._follow_job()):
+            return
+        self._follow_session()
+
+    # -- the job's own stream ----------------------------------------------------------------
+
+    def _follow_job(self) -> Generator[Output, None, bool]:
+        """True when the wait is over; False when the relay has no stream for the job."""
+        feed = Feed(self._core.api, self._path, on_warning=self._core.on_warning)
+        with self._core.using(self._watched(feed)):
+            until = self._deadline
+            while True:
+                try:
+                    event = feed.next(until)
+                except SessionClosed as error:
+                    # the relay may only lack this stream: the session's own tells
+                    self._core.on_warning(f"no live output: {error.message}")
+                    return False
+                if event is None:
+                    return not self._announced(until)
+                if event.event == EventKind.SEGMENT:
+                    yield from self._segment(event)
+                elif event.event == EventKind.LACK:
+                    self._answer(event)
+                elif event.event == EventKind.ITEM:
+                    until = self._deadline.sooner(Deadline.after(END_GRACE_S))
+                elif event.event == EventKind.END or self._failed(event):
+                    self._core.timeline.sync(())
+                    return self._job.settle(ask=True) is not None
+
+    def _announced(self, until: Deadline) -> bool:
+        """Whether the stream stayed open beyond a result: then the session's stream goes on."""
+        return until is not self._deadline and not self._deadline.passed
+
+    def _path(self) -> str:
+        last = self._reader.last if self._reader is not None else None
+        session_id = self._core.manifest.session_id
+        return wire.job_stream(session_id, self._job.id, None if last is None else last.end)
+
+    def _failed(self, event: SseEvent) -> bool:
+        if event.event != EventKind.JOB:
+            return False
+        try:
+            status = msgspec.json.decode(event.data, type=JobStatus)
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+        return status.state == JobState.FAILED
+
+    def _segment(self, event: SseEvent) -> Iterator[Output]:
+        try:
+            text = msgspec.json.decode(event.data, type=_Frame).frame
+            frame = base64.b64decode(text, validate=True)
+            pieces, self._reader = self._current_reader().read(frame)
+        except OrderError:
+            self._tell_gap()
+            try:
+                pieces, self._reader = self._new_reader().read(frame)
+            except ProtocolError as error:
+                self._core.on_warning(f"live output was refused: {error.message}")
+                return
+        except ProtocolError as error:
+            self._core.on_warning(f"live output was refused: {error.message}")
+            return
+        except (msgspec.MsgspecError, binascii.Error, RecursionError):
+            self._core.on_warning("live output was refused: it is not what a relay sends")
+            return
+        for piece in pieces:
+            yield Output("stdout" if piece.stream == STDOUT else "stderr", piece.data)
+
+    def _current_reader(self) -> LiveReader:
+        return self._reader or self._new_reader()
+
+    def _new_reader(self) -> LiveReader:
+        """A reader of the runner's segments; which runner is the job's or the relay's word.
+
+        Raises ProtocolError for a runner the owner's signed events do not allow.
+        """
+        runner = PublicKey(parse_public_key(self._job.runner or ""))
+        if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
+            self._core.timeline.sync(STANDING_KINDS)
+            if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
+                raise OrderError("it is by a runner that the owner did not approve")
+        return LiveReader(
+            session_key=self._core.membership.invite.session_key,
+            session_id=self._core.manifest.session_id,
+            job=self._job.ref,
+            runner=runner,
+        )
+
+    def _tell_gap(self) -> None:
+        self._gaps += 1
+        if self._gaps <= GAPS_TOLD:
+            self._core.on_warning("some live output was missed; the result has what is kept")
+
+    def _answer(self, event: SseEvent) -> None:
+        """The runner lacks content of the tree: send exactly that."""
+        upload, runner = self._job.upload, self._job.runner
+        if upload is None or runner is None:
+            return
+        try:
+            text = msgspec.json.decode(event.data, type=_Lack).lack
+            upload.answer(b64u_decode(text), PublicKey(runner))
+        except (msgspec.MsgspecError, RecursionError, ProtocolError) as error:
+            self._core.on_warning(f"a question for tree content was refused: {error}")
+
+    # -- the session's stream ----------------------------------------------------------------
+
+    def _follow_session(self) -> None:
+        timeline = self._core.timeline
+        timeline.sync(STANDING_KINDS, api=self._core.within(self._deadline))
+        with self._core.using(self._watched(timeline.feed())) as feed:
+            poll = Deadline.after(0)
+            while not feed.closed:
+                status = None
+                if poll.passed:
+                    status, poll = self._ask(), Deadline.after(POLL_S)
+                if self._job.settle(status=status) is not None or self._deadline.passed:
+                    return
+                if timeline.ended is not None:
+                    self._core.check_open()
+                try:
+                    event = feed.next(self._deadline.sooner(poll))
+                except SessionClosed as error:
+                    timeline.end(error)
+                    continue
+                if event is not None:
+                    timeline.take_live(event, STANDING_KINDS)
+
+    def _ask(self) -> JobStatus | None:
+        """The relay's word on the job; None when it has none now."""
+        try:
+            return self._core.api.job(self._job.id)
+        except (RelayError, ProtocolError):
+            return None
+
+    def _watched(self, feed: Feed) -> Feed:
+        """Remember the feed that `close` has to end."""
+        with self._closing:
+            self._feed = feed
+        if self._job.closed:
+            feed.close()
+        return feed

@@ -1,0 +1,210 @@
+"""Becoming a participant: a session created, a link joined, a cached identity taken up again.
+
+A `Membership` is what everything else of a session stands on: the verified manifest, the keys of
+one participant, its cache, and the calls to its relay. Rules:
+
+* nothing is believed before it is verified: the manifest under the link's session id, the link's
+  role key against the manifest, the own join as a reader would see it;
+* with an identity in the cache nothing is asked of the relay: what it says of the session shows
+  at the first call, and local history stays readable without it;
+* a cached identity is used with the relay it was made with, and with no other;
+* the session key and the link are never stored.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Final
+
+import msgspec
+
+from airlox.client.cache import Identity, SessionCache, sweep
+from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.errors import ConnectionLost, RelayError, UsageError
+from airlox.protocol.cert import Cert, ClientKind, RunnerInfo, issue_cert, parse_join, sign_join
+from airlox.protocol.encoding import KEY_BYTES, b64u_encode
+from airlox.protocol.invite import Invite, check_invite, owner_invite
+from airlox.protocol.keys import Role, SigningKey
+from airlox.protocol.manifest import Manifest, parse_manifest
+
+CREATE_TRIES: Final = 3
+JOIN_TRIES: Final = 2
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """How a participant shows itself; signed and fixed at the first join.
+
+    A runner gives `runner`, and its identity in the cache is called after it.
+    """
+
+    display_name: str
+    kind: ClientKind
+    description: str | None = None
+    runner: RunnerInfo | None = None
+
+    def identity_name(self, role: Role) -> str:
+        return role.value if self.runner is None else f"runner-{self.runner.name}"
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """One participant in one session. Keys never show in `repr`."""
+
+    invite: Invite
+    manifest: Manifest
+    key: SigningKey
+    api: RelayApi
+    cache: SessionCache
+
+    def __repr__(self) -> str:
+        return f"Membership({self.invite.role} in {self.manifest.session_id})"
+
+    @property
+    def role(self) -> Role:
+        return self.invite.role
+
+    @property
+    def cert(self) -> Cert:
+        """The own certificate as readers know it."""
+        return Cert(participant_pub=self.key.public, role=self.role, issued_at_ms=0)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def create(
+    base_url: str,
+    owner_seed: bytes,
+    manifest: str,
+    profile: Profile,
+    *,
+    cache_root: str,
+    on_warning: WarningSink,
+) -> Membership:
+    """Make the session of a signed manifest on a relay, and join it as its owner."""
+    invite = owner_invite(base_url, owner_seed)
+    verified = parse_manifest(manifest)
+    check_invite(invite, verified)
+    sweep(cache_root, now_ms())
+    api = RelayApi.connect(invite.base_url, invite.session_id, on_warning=on_warning)
+    _create(api, manifest)
+    cache = SessionCache(cache_root, invite.session_id)
+    cache.make()
+    with cache.locked():
+        return _join(invite, verified, profile, api, cache)
+
+
+def enter(
+    invite: Invite, profile: Profile, *, cache_root: str, on_warning: WarningSink
+) -> Membership:
+    """Join by a link, or go on as the participant the cache holds for its session and role."""
+    sweep(cache_root, now_ms())
+    api = RelayApi.connect(invite.base_url, invite.session_id, on_warning=on_warning)
+    cache = SessionCache(cache_root, invite.session_id)
+    name = profile.identity_name(invite.role)
+    known = _resume(invite, name, api, cache)
+    if known is not None:
+        return known
+    manifest = parse_manifest(api.fetch_manifest())
+    check_invite(invite, manifest)
+    cache.make()
+    with cache.locked():
+        # another process of this participant may have joined meanwhile
+        known = _resume(invite, name, api, cache, manifest)
+        return known or _join(invite, manifest, profile, api, cache)
+
+
+def rejoin(membership: Membership, profile: Profile) -> Membership:
+    """Join again with a fresh key, when the token of the cached identity works no more."""
+    cache = membership.cache
+    cache.make()
+    with cache.locked():
+        return _join(membership.invite, membership.manifest, profile, membership.api, cache)
+
+
+def _create(api: RelayApi, manifest: str) -> None:
+    """Post a manifest until the relay has it. After a lost answer "exists" may mean ours."""
+    for tries in range(CREATE_TRIES):
+        try:
+            api.create(manifest)
+            return
+        except ConnectionLost as error:
+            if tries == CREATE_TRIES - 1 or error.code != ConnectionLost.code:
+                raise
+        except RelayError as error:
+            if error.code == "exists" and tries > 0 and api.fetch_manifest() == manifest:
+                return
+            raise
+
+
+def _resume(
+    invite: Invite,
+    name: str,
+    api: RelayApi,
+    cache: SessionCache,
+    manifest: Manifest | None = None,
+) -> Membership | None:
+    """The membership the cache holds, or None."""
+    identity = cache.load_identity(name)
+    if identity is None:
+        return None
+    if identity.base_url != invite.base_url:
+        raise UsageError(
+            f"the cache knows session {invite.session_id} on another relay than this link names",
+            code="other_relay",
+            hint="use the original link, or a fresh cache (AIRLOX_CACHE_DIR)",
+        )
+    if manifest is None:
+        document = cache.load_manifest()
+        if document is None:
+            return None
+        manifest = parse_manifest(document)
+        check_invite(invite, manifest)
+    api.token = identity.token
+    key = SigningKey.from_seed(identity.participant_seed)
+    return Membership(invite, manifest, key, api, cache)
+
+
+def _join(
+    invite: Invite, manifest: Manifest, profile: Profile, api: RelayApi, cache: SessionCache
+) -> Membership:
+    """Join with a fresh key and keep the identity. The cache is locked."""
+    for tries in range(JOIN_TRIES):
+        key = SigningKey.from_seed(secrets.token_bytes(KEY_BYTES))
+        signed = _sign(invite, manifest, profile, key)
+        try:
+            api.token = api.join(signed, b64u_encode(secrets.token_bytes(KEY_BYTES)))
+            break
+        except RelayError as error:
+            # a relay without join secrets, whose first answer was lost: the key is spent
+            if error.code != "exists" or tries == JOIN_TRIES - 1:
+                raise
+    cache.save_manifest(manifest.document)
+    identity = Identity(key.seed, api.token or "", invite.base_url)
+    cache.save_identity(profile.identity_name(invite.role), identity)
+    return Membership(invite, manifest, key, api, cache)
+
+
+def _sign(invite: Invite, manifest: Manifest, profile: Profile, key: SigningKey) -> str:
+    """The signed join, checked as every reader will check it."""
+    at_ms = manifest.clamp_time(now_ms())
+    cert = issue_cert(
+        invite.role_seed,
+        session_id=manifest.session_id,
+        role=invite.role,
+        participant_pub=key.public,
+        issued_at_ms=at_ms,
+    )
+    signed = sign_join(
+        key,
+        cert=cert,
+        session_id=manifest.session_id,
+        display_name=profile.display_name.strip(),
+        description=(profile.description or "").strip() or None,
+        kind=profile.kind,
+        runner=profile.runner,
+        created_at_ms=at_ms,
+    )
+    parse_join(signed, manifest)
+    return signed

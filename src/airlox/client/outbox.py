@@ -1,0 +1,165 @@
+"""Posting: an item is sealed once, checked as its readers will, and posted until acknowledged.
+
+Every try carries the same id and the same bytes, so a repetition after a lost answer cannot make
+two items. The relay answers a repetition with 409 `duplicate`; that counts as acknowledged only
+when it follows a try of ours and the item the relay announces under that id is byte for byte ours.
+The sealed bytes are in the cache before the first try: an author never downloads its own item, and
+can answer those who want it later.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from airlox.client.deadline import Deadline
+from airlox.client.membership import Membership, now_ms
+from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.client.transport import SLOWEST_BYTES_PER_S
+from airlox.errors import ConnectionLost, PolicyError, RelayError
+from airlox.protocol.aead import NONCE_BYTES
+from airlox.protocol.encoding import ITEM_ID_BYTES, ItemId, new_item_id
+from airlox.protocol.item import ItemRef, Kind, SealedItem, parse_envelope, seal_item
+from airlox.protocol.payload import Meta, decode_payload, encode_payload, kind_of
+from airlox.protocol.policy import check_header_rules, check_payload, check_role_may_post
+
+POST_TIMEOUT_S: Final = 60.0
+FIRST_WAIT_S: Final = 0.3
+LONGEST_WAIT_S: Final = 5.0
+_LATER: Final = frozenset({429, 500, 502, 503, 504})
+
+T = TypeVar("T")
+
+
+class Outbox:
+    """Seals and posts the items of one participant; safe to share between threads.
+
+    `announced` gives the envelope the relay announced under an id, or None.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        announced: Callable[[ItemId, RelayApi], str | None],
+        *,
+        on_warning: WarningSink,
+    ) -> None:
+        self._membership = membership
+        self._announced = announced
+        self._on_warning = on_warning
+
+    def seal(
+        self,
+        meta: Meta,
+        body: bytes = b"",
+        *,
+        subkind: str | None = None,
+        refs: tuple[ItemRef, ...] = (),
+        item_id: ItemId | None = None,
+    ) -> SealedItem:
+        """The item, checked as a reader would. Raises PolicyError or ValidationError.
+
+        `item_id` is given where something else was bound to it before.
+        """
+        me = self._membership
+        manifest = me.manifest
+        kind = kind_of(meta)
+        check_role_may_post(me.role, kind)
+        payload = encode_payload(meta, body)
+        _check_size(len(payload), manifest.max_item_bytes)
+        sealed = seal_item(
+            me.key,
+            me.invite.session_key,
+            session_id=manifest.session_id,
+            item_id=item_id or new_item_id(secrets.token_bytes(ITEM_ID_BYTES)),
+            kind=kind,
+            subkind=subkind,
+            created_at_ms=manifest.clamp_time(now_ms()),
+            payload=payload,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            refs=refs,
+        )
+        header = parse_envelope(sealed.envelope).header
+        check_header_rules(manifest, me.cert, header)
+        if kind is not Kind.FILE:
+            decode_payload(payload, full=manifest.is_full)  # the form goes with the session
+        check_payload(manifest, me.role, header, meta, body)
+        return sealed
+
+    def post(self, sealed: SealedItem, timeout_s: float = POST_TIMEOUT_S) -> ItemRef:
+        """Post until acknowledged. Raises RelayError, ConnectionLost, SessionClosed."""
+        self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
+        frame = sealed.frame()
+        self._until_acknowledged(
+            sealed, lambda api: api.post_item(frame), lambda api: None, timeout_s
+        )
+        return sealed.ref
+
+    def post_job(self, sealed: SealedItem, target: str, timeout_s: float = POST_TIMEOUT_S) -> str:
+        """Post a job until acknowledged; returns the key of the runner that was given it.
+
+        Raises like `post`; a job that no runner takes is a RelayError with the relay's code.
+        """
+        self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
+        frame = sealed.frame()
+        return self._until_acknowledged(
+            sealed,
+            lambda api: api.post_job(frame, target),
+            lambda api: _assigned(api, sealed.ref.id),
+            timeout_s,
+        )
+
+    def _until_acknowledged(
+        self,
+        sealed: SealedItem,
+        send: Callable[[RelayApi], T],
+        stored: Callable[[RelayApi], T],
+        timeout_s: float,
+    ) -> T:
+        deadline = Deadline.after(timeout_s + len(sealed.blob) / SLOWEST_BYTES_PER_S)
+        api = self._membership.api.within(deadline)
+        wait_s = FIRST_WAIT_S
+        tries = 0
+        while True:
+            try:
+                return send(api)
+            except RelayError as error:
+                if error.code == "duplicate" and tries > 0 and self._is_ours(sealed, api):
+                    return stored(api)
+                if error.status in (401, 404, 410):
+                    raise api.end_of_session(error) from error
+                if error.status not in _LATER or deadline.cap_s(wait_s) < wait_s:
+                    raise
+                lost: ConnectionLost | RelayError = error
+            except ConnectionLost as error:
+                if error.code in ("closed", "tls") or deadline.cap_s(wait_s) < wait_s:
+                    raise
+                lost = error
+            if tries == 0:
+                self._on_warning(f"posting again until the relay has it: {lost.message}")
+            if not api.pause(wait_s):
+                raise lost
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            tries += 1
+
+    def _is_ours(self, sealed: SealedItem, api: RelayApi) -> bool:
+        return self._announced(ItemId(sealed.ref.id), api) == sealed.envelope
+
+
+def _assigned(api: RelayApi, job: str) -> str:
+    """Whom a job went to whose answer was lost."""
+    status = api.job(job)
+    if status.runner is None:
+        reason = status.reason or "no_runner_available"
+        raise RelayError(409, reason, "the job was not given to a runner")
+    return status.runner
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise PolicyError(
+            f"{size} bytes are more than this session's items may have ({most})",
+            code="too_large",
+            hint="send less, or create a session with a larger item limit",
+        )

@@ -1,0 +1,209 @@
+"""What a job came to, as its sender sees it: the signed answer, and the files the job wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from airlox.errors import StorageError, UsageError
+from airlox.protocol.archive import ZipEntry, inspect_zip, read_entry
+from airlox.protocol.item import ItemRef
+from airlox.protocol.job import (
+    AppliedLimits,
+    Cause,
+    Env,
+    LeftOut,
+    LiveTotals,
+    Peak,
+)
+from airlox.protocol.job import Result as ResultMeta
+from airlox.safefs import save_new
+
+CONTAINER: Final = "out.zip"
+"""Out files that are no images at the top travel in one archive of this name."""
+STATUS_OF_RELAY_REASON: Final = {"cancelled": "cancelled"}
+
+
+class OutFile(msgspec.Struct, frozen=True):
+    """A file that came with a result. `data` is fetched when it is asked for."""
+
+    name: str
+    size: int
+    ref: ItemRef
+    _load: Callable[[ItemRef], bytes | None]
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes, or None when they cannot be had (evicted, or not as referenced)."""
+        return self._load(self.ref)
+
+    def __repr__(self) -> str:
+        return f"OutFile(name={self.name!r}, size={self.size})"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's outcome.
+
+    `signed` results are the runner's, bound to the job; an unsigned one is only the relay's word
+    on a job that never got a result. Fields from `cause` on are None in floor sessions. Times are
+    in milliseconds, sizes in bytes, `peak_mem_mb` in MB.
+    """
+
+    job: str
+    status: str
+    exit_code: int | None
+    reason: str | None
+    stdout: str = ""
+    stderr: str = ""
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    wall_ms: int = 0
+    peak_mem_mb: int = 0
+    out_files: tuple[OutFile, ...] = ()
+    code_sha256: str | None = None
+    input_sha256: str | None = None
+    runner: str | None = None
+    runner_name: str | None = None
+    signed: bool = True
+    others: tuple[str, ...] = ()
+    """Further results bound to this job, by item id: the relay gave it to several runners."""
+    cause: Cause | None = None
+    env: Env | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    limits: AppliedLimits | None = None
+    live: LiveTotals | None = None
+    peak: Peak | None = None
+    tree: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job ran to its end with exit code 0."""
+        return self.status == "completed" and self.exit_code == 0
+
+    def out_file(self, name: str) -> OutFile:
+        """The out file as it travelled. Raises UsageError when there is none of that name."""
+        for file in self.out_files:
+            if file.name == name:
+                return file
+        raise self._no_such(name)
+
+    def paths(self) -> list[str]:
+        """Paths of all files the job wrote, whether they came alone or in the archive."""
+        return [path for path, _ in self._contents()]
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file the job wrote, by its path below `$AIRLOX_OUT`.
+
+        Raises UsageError when there is none, StorageError when it can no longer be had.
+        """
+        for found, load in self._contents():
+            if found == path:
+                return load()
+        raise self._no_such(path)
+
+    def save_to(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write all out files below `folder`; nothing is overwritten (see `safefs.save_new`).
+
+        Raises StorageError.
+        """
+        saved = []
+        for path, load in self._contents():
+            *parents, name = path.split("/")
+            saved.append(save_new(_make_folders(os.fspath(folder), parents), name, load()))
+        return saved
+
+    def _contents(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        for file in self.out_files:
+            if file.name != CONTAINER:
+                yield file.name, lambda file=file: _bytes_of(file)  # type: ignore[misc]
+                continue
+            archive = _bytes_of(file)
+            for entry in inspect_zip(archive):
+                if not entry.is_dir:
+                    yield entry.path, lambda a=archive, e=entry: _unzip(a, e)  # type: ignore[misc]
+
+    def _no_such(self, name: str) -> UsageError:
+        known = ", ".join(self.paths()[:8])
+        return UsageError(
+            f"the job wrote no file {name[:80]!r}",
+            code="no_such_out_file",
+            hint=f"it wrote: {known}" if known else "it wrote nothing to $AIRLOX_OUT",
+        )
+
+
+def signed_result(
+    meta: ResultMeta,
+    *,
+    runner: str,
+    runner_name: str,
+    others: tuple[str, ...],
+    load: Callable[[ItemRef], bytes | None],
+) -> Result:
+    """A result that the view bound to its job, in the caller's form."""
+    return Result(
+        job=meta.job.id,
+        status=meta.status.value,
+        exit_code=meta.exit_code,
+        reason=meta.reason,
+        stdout=meta.stdout,
+        stderr=meta.stderr,
+        stdout_truncated=meta.stdout_truncated,
+        stderr_truncated=meta.stderr_truncated,
+        wall_ms=meta.wall_ms,
+        peak_mem_mb=meta.peak_mem_mb,
+        out_files=tuple(OutFile(o.name, o.size, o.item, load) for o in meta.out_files),
+        code_sha256=meta.code_sha256,
+        input_sha256=meta.input_sha256,
+        runner=runner,
+        runner_name=runner_name,
+        others=others,
+        cause=None if meta.cause is UNSET else meta.cause,
+        env=None if meta.env is UNSET else meta.env,
+        left_out=() if meta.left_out is UNSET else meta.left_out,
+        limits=None if meta.limits is UNSET else meta.limits,
+        live=None if meta.live is UNSET else meta.live,
+        peak=None if meta.peak is UNSET else meta.peak,
+        tree=None if meta.tree is UNSET else meta.tree,
+    )
+
+
+def unsigned_result(job: str, reason: str, runner: str | None) -> Result:
+    """The relay's word that a job ended without a result."""
+    status = STATUS_OF_RELAY_REASON.get(reason, "failed")
+    return Result(
+        job=job, status=status, exit_code=None, reason=reason, runner=runner, signed=False
+    )
+
+
+def _bytes_of(file: OutFile) -> bytes:
+    data = file.data
+    if data is None:
+        raise StorageError(
+            f"out file {file.name!r} can no longer be had",
+            code="evicted",
+            hint="another participant may still hold it; try again later",
+        )
+    return data
+
+
+def _unzip(archive: bytes, entry: ZipEntry) -> bytes:
+    return b"".join(read_entry(archive, entry))
+
+
+def _make_folders(folder: str, parents: list[str]) -> str:
+    """`folder` with `parents` below it, made where missing; links are not followed."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for name in parents:
+            folder = os.path.join(folder, name)
+            if os.path.islink(folder):
+                raise StorageError(f"{folder} is a symbolic link", code="not_regular")
+            os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make folder {folder}: {error.strerror}") from error
+    return folder

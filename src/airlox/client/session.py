@@ -1,0 +1,526 @@
+"""`Session`: every verb of a participant, implemented once, blocking.
+
+Safe to share between threads. What is sent is checked whole before anything leaves; what arrives
+is verified before it is handed out. Nothing here knows a rule of the protocol: those are in
+`protocol/`; how bytes travel is in the modules this one stands on.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from airlox.client import membership as members
+from airlox.client import shown, terms
+from airlox.client.attachments import Attachment, classify, load_attachment, sanitize_image
+from airlox.client.cache import default_root
+from airlox.client.core import Core
+from airlox.client.deadline import Deadline
+from airlox.client.items import ItemStream
+from airlox.client.jobs import Job
+from airlox.client.membership import Membership, Profile
+from airlox.client.shown import ParticipantInfo, Runner
+from airlox.client.submission import JobOrder, Submission, item_refs
+from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
+from airlox.errors import ProtocolError, SessionClosed, UsageError
+from airlox.protocol import limits
+from airlox.protocol.cert import ClientKind, parse_join
+from airlox.protocol.encoding import KEY_BYTES, PublicKey
+from airlox.protocol.invite import member_invite, owner_invite, parse_base_url, parse_invite
+from airlox.protocol.item import ItemRef, Kind
+from airlox.protocol.job import PythonJob, ShellJob
+from airlox.protocol.keys import MEMBER_ROLES, Role
+from airlox.protocol.manifest import ALL_TYPES, Manifest
+from airlox.protocol.payload import File, RunnerApprove, RunnerReject, Text
+from airlox.protocol.policy import check_may
+from airlox.protocol.view import Item, Record
+from airlox.safefs import read_bounded
+
+if TYPE_CHECKING:
+    from airlox.client.relay_api import RunnerEntry
+
+AnyPath = str | os.PathLike[str]
+Refs = Iterable[ItemRef | Item | Mapping[str, str]]
+
+WARNINGS_KEPT: Final = 100
+
+
+class Session:
+    """One participant in one session. Made by `create` or `join`; ends with `disconnect`.
+
+    `closed` says why the session is over for this participant, once that is known. Warnings (a
+    clock far off, a line that broke, an item that was refused) go to `on_warning`, and the last
+    hundred are kept in `warnings`.
+    """
+
+    def __init__(self, core: Core, warnings: deque[str]) -> None:
+        """For `create` and `join`; programs use those."""
+        self._core = core
+        self._handed = -1
+        self.warnings = warnings
+
+    # -- coming and going --------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        relay: str,
+        *,
+        mode: str = "relay",
+        ttl: int | float | str | None = "1h",
+        allowed_types: Iterable[str] = ALL_TYPES,
+        max_item_bytes: int = limits.DEFAULT_ITEM_BYTES,
+        job_limits: Mapping[str, Any] | None = None,
+        features: Iterable[str] | None = None,
+        display_name: str = "owner",
+        description: str | None = None,
+        kind: str = "sdk",
+        cache_dir: AnyPath | None = None,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Create a session on `relay` and join it as its owner.
+
+        `ttl` is seconds or a duration such as "30m", at most 30 days; None or "never" lasts until
+        it is closed, where the relay allows it. `job_limits` belong to mode "execute"; what is
+        left out has the defaults of `terms.DEFAULT_LIMITS`. Kinds of jobs, version pins or
+        `features` make a full session, which 0.1.0 clients cannot join.
+
+        Raises UsageError, ValidationError, RelayError, ConnectionLost, StorageError.
+        """
+        seed = secrets.token_bytes(KEY_BYTES)
+        manifest = terms.new_manifest(
+            seed,
+            mode=mode,
+            created_at_ms=members.now_ms(),
+            ttl=ttl,
+            allowed_types=allowed_types,
+            max_item_bytes=max_item_bytes,
+            job_limits=job_limits,
+            features=features,
+        )
+        profile = Profile(display_name, ClientKind(kind), description)
+
+        def make(root: str, warn: Callable[[str], None]) -> Membership:
+            base = parse_base_url(relay)
+            return members.create(base, seed, manifest, profile, cache_root=root, on_warning=warn)
+
+        return cls._open(make, cache_dir, on_warning)
+
+    @classmethod
+    def join(
+        cls,
+        invite_url: str,
+        *,
+        display_name: str = "agent",
+        description: str | None = None,
+        kind: str = "sdk",
+        cache_dir: AnyPath | None = None,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Join with an invite link.
+
+        When the cache holds an identity for the session and role, this goes on as that participant
+        and asks nothing of the relay; name and description are those of the first join. A session
+        that the relay no longer has stays readable from the cache.
+
+        Raises ValidationError for a bad link, SessionClosed when the relay has no such session,
+        RelayError, ConnectionLost, StorageError.
+        """
+        invite = parse_invite(invite_url)
+        profile = Profile(display_name, ClientKind(kind), description)
+
+        def make(root: str, warn: Callable[[str], None]) -> Membership:
+            return members.enter(invite, profile, cache_root=root, on_warning=warn)
+
+        return cls._open(make, cache_dir, on_warning)
+
+    @classmethod
+    def _open(
+        cls,
+        make: Callable[[str, Callable[[str], None]], Membership],
+        cache_dir: AnyPath | None,
+        on_warning: Callable[[str], None] | None,
+    ) -> Self:
+        warnings: deque[str] = deque(maxlen=WARNINGS_KEPT)
+
+        def warn(text: str) -> None:
+            warnings.append(text)
+            if on_warning is not None:
+                on_warning(text)
+
+        root = default_root() if cache_dir is None else os.fspath(cache_dir)
+        return cls(Core(make(root, warn), on_warning=warn), warnings)
+
+    def disconnect(self) -> None:
+        """End every call, stream and wait of this object; the session itself is untouched."""
+        self._core.disconnect()
+
+    def leave(self, *, delete_cache: bool = False) -> None:
+        """Leave the session for good: the token stops working, nothing is kept for us any more."""
+        self._core.api.leave()
+        self._core.timeline.end(SessionClosed("this participant left", code="cut_off"))
+        if delete_cache:
+            self._core.membership.cache.delete()
+
+    def close(self) -> None:
+        """End and purge the session on the relay (owner only)."""
+        check_may(self._role, Role.OWNER, what="close the session")
+        self._core.api.close_session()
+        self._core.timeline.end(SessionClosed("the owner closed the session", code="session_gone"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.disconnect()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.session_id} as {self.role}>"
+
+    # -- facts -------------------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> str:
+        return self._core.manifest.session_id
+
+    @property
+    def relay(self) -> str:
+        """Base URL of the relay."""
+        return self._core.membership.invite.base_url
+
+    @property
+    def role(self) -> str:
+        """`owner`, `sender`, `observer` or `runner`."""
+        return self._role.value
+
+    @property
+    def participant_pub(self) -> str:
+        """The key of this participant."""
+        return self._core.membership.key.public
+
+    @property
+    def manifest(self) -> Manifest:
+        """The verified terms of the session."""
+        return self._core.manifest
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        return self._core.manifest.expires_at_ms
+
+    @property
+    def closed(self) -> str | None:
+        """Why the session is over for this participant, as far as known; else None."""
+        ended = self._core.timeline.ended
+        return None if ended is None else ended.message
+
+    @property
+    def invites(self) -> dict[str, str]:
+        """Invite links by role (owner only). Whoever holds a link holds its role."""
+        check_may(self._role, Role.OWNER, what="hand out invites")
+        invite = self._core.membership.invite
+        links = {Role.OWNER.value: owner_invite(invite.base_url, invite.role_seed).url()}
+        for role in MEMBER_ROLES:
+            links[role.value] = member_invite(invite.base_url, invite.role_seed, role).url()
+        return links
+
+    def participants(self, *, sync: bool = True) -> list[ParticipantInfo]:
+        """Everyone who joined, in that order. Without `sync`, as far as known here."""
+        if sync:
+            self._core.timeline.sync(())
+        return self._core.timeline.read(
+            lambda view: [shown.participant_info(p) for p in view.participants.values()]
+        )
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def send_text(self, text: str, *, refs: Refs = ()) -> ItemRef:
+        """Post a message (Markdown). Returns once the relay has it for good.
+
+        Raises PolicyError, ValidationError, RelayError, ConnectionLost, SessionClosed.
+        """
+        return self._post(Text(text=text), refs=item_refs(refs))
+
+    def send_file(
+        self, src: AnyPath | bytes, *, name: str | None = None, refs: Refs = ()
+    ) -> ItemRef:
+        """Post a .py, .md, .zip, .png, .jpg or .webp file, given by path or as bytes with a name.
+
+        Images are encoded anew, which removes their metadata. Raises as `send_text`, and
+        UsageError for other types, StorageError for a file that cannot be read.
+        """
+        file = _attachment(src, name, self._core.manifest.max_item_bytes)
+        meta = File(mime=file.mime, name=file.name)
+        return self._post(meta, file.body, subkind=file.subkind, refs=item_refs(refs))
+
+    def _post(
+        self,
+        meta: Any,
+        body: bytes = b"",
+        *,
+        subkind: str | None = None,
+        refs: tuple[ItemRef, ...] = (),
+    ) -> ItemRef:
+        self._core.check_open()
+        sealed = self._core.outbox.seal(meta, body, subkind=subkind, refs=refs)
+        return self._core.outbox.post(sealed)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def sync(self) -> list[Item]:
+        """Fetch news, and what could not be had before. Returns the items that became available.
+
+        After the session's end this gives what the cache holds. Raises RelayError,
+        ConnectionLost, StorageError.
+        """
+        known = self._core.timeline.read(lambda view: {item.id for item in view.items()})
+        self._core.timeline.sync(ALL_KINDS)
+        if self._core.timeline.ended is None:
+            self._core.timeline.want_missing(self._core.api)
+        return [item for item in self._core.timeline.items_after(-1) if item.id not in known]
+
+    def items(self) -> list[Item]:
+        """Every item that can be had, oldest first; after the session's end from the cache."""
+        self.sync()
+        return list(self._core.timeline.items_after(-1))
+
+    def records(self) -> list[Record]:
+        """Every announced item with its status, also those refused or not to be had; no sync."""
+        return self._core.timeline.records()
+
+    def item(self, item_id: str) -> Item | None:
+        """The item of an id, fetched where needed; None when it is unknown or was refused."""
+        found = self._core.timeline.find(item_id)
+        if found is None and self._core.timeline.ended is None:
+            self._core.timeline.sync(())
+            found = self._core.timeline.find(item_id)
+        return found
+
+    def stream(self, timeout: float | None = None, *, history: bool = False) -> ItemStream:
+        """Items as they arrive, own ones included, each once for this object.
+
+        Starts with what arrived since this object was made and was not handed out yet; with
+        `history` from the beginning. Ends after `timeout` seconds, when the session ends (see
+        `closed`), or when closed or disconnected from any thread. Lost connections are mended
+        meanwhile.
+        """
+        after = -1 if history else max(self._handed, self._core.timeline.first_new_seq - 1)
+        return ItemStream(
+            self._core, after=after, deadline=Deadline.after(timeout), handed=self._note_handed
+        )
+
+    def _note_handed(self, seq: int) -> None:
+        self._handed = max(self._handed, seq)
+
+    # -- runners -----------------------------------------------------------------------------
+
+    def runners(self) -> list[Runner]:
+        """Runners of the session; see `Runner` for what was signed and what the relay says."""
+        self._core.timeline.sync(STANDING_KINDS)
+        entries: dict[PublicKey, RunnerEntry] = {}
+        if self._core.timeline.ended is None:
+            for entry in self._core.api.runners():
+                with suppress(ProtocolError):
+                    join = parse_join(entry.signed_join, self._core.manifest)
+                    entries[join.participant_pub] = entry
+        return self._core.timeline.read(lambda view: shown.runners_of(view, entries))
+
+    def approve_runner(self, runner: Runner | str) -> Runner:
+        """Let exactly this runner take jobs (owner only). Named by Runner, key or name.
+
+        Raises UsageError when a name means none or several.
+        """
+        check_may(self._role, Role.OWNER, what="approve runners")
+        chosen = shown.choose_runner(self.runners(), runner)
+        if chosen.rejected:
+            raise UsageError(
+                f"runner {chosen.name} was rejected, which is final",
+                code="runner_rejected",
+                hint="start the runner again: it joins with a fresh key",
+            )
+        # in this order: a runner that waits for approval is no recipient of its approval's blob
+        self._core.api.approve(chosen.participant_pub)
+        self._post(RunnerApprove(participant_pub=chosen.participant_pub))
+        return msgspec.structs.replace(chosen, approved=True)
+
+    def reject_runner(self, runner: Runner | str, reason: str | None = None) -> Runner:
+        """Turn a runner away, for good (owner only). Its token stops working."""
+        check_may(self._role, Role.OWNER, what="reject runners")
+        chosen = shown.choose_runner(self.runners(), runner)
+        self._post(RunnerReject(participant_pub=chosen.participant_pub, reason=reason))
+        self._core.api.reject(chosen.participant_pub)
+        return msgspec.structs.replace(chosen, approved=False, rejected=True)
+
+    def revoke(self, role: str) -> None:
+        """Cut off everyone of a role and void its invite (owner only).
+
+        Whoever kept the link still holds the session key: what they copied stays readable to them.
+        """
+        check_may(self._role, Role.OWNER, what="revoke roles")
+        if role not in {member.value for member in MEMBER_ROLES}:
+            known = ", ".join(member.value for member in MEMBER_ROLES)
+            raise UsageError(f"{role[:40]!r} is no role to revoke", hint=f"one of {known}")
+        self._core.api.revoke(role)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The trail the relay kept, oldest first (owner or observer), with the signed material."""
+        check_may(self._role, Role.OWNER, Role.OBSERVER, what="read the audit trail")
+        records = []
+        for number, line in enumerate(self._core.api.audit().splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                records.append(msgspec.json.decode(line, type=dict[str, Any]))
+            except (msgspec.MsgspecError, UnicodeError, RecursionError):
+                raise ProtocolError(f"line {number} of the audit trail is not JSON") from None
+        return records
+
+    # -- jobs --------------------------------------------------------------------------------
+
+    def run_python(
+        self,
+        code: str,
+        *,
+        filename: str = "main.py",
+        files: Refs = (),
+        runner: Runner | str | None = None,
+        labels: Iterable[str] | None = None,
+        timeout: int | None = None,
+        memory_mb: int | None = None,
+        requirements: Iterable[str] = (),
+        tree: AnyPath | None = None,
+        tree_options: Mapping[str, Any] | None = None,
+        cwd: str | None = None,
+        fresh: bool = False,
+        progress_file: str | None = None,
+        stay: bool = True,
+    ) -> Job:
+        """Send Python to a runner and return its job at once.
+
+        `files` are references from `send_file`; ZIPs are unpacked into the job's folder. The job
+        goes to one `runner` (by name, key or Runner), to any with all of `labels`, or to any free
+        one. `timeout` in seconds and `memory_mb` default to the session's limits. In full sessions
+        `tree` sends a working tree (`tree_options`: `allow`, `exclude`), `cwd` starts within it;
+        with `stay=False` everything the runner may lack is stored on the relay first, so that this
+        program may end.
+
+        Everything is checked before it is sent. Raises PolicyError, ValidationError, UsageError,
+        JobRefused when no runner takes it, RelayError, ConnectionLost.
+        """
+        order = JobOrder(
+            files=files,
+            runner=runner,
+            labels=labels,
+            timeout_s=timeout,
+            memory_mb=memory_mb,
+            tree=tree,
+            tree_options=tree_options,
+            cwd=cwd,
+            fresh=fresh,
+            progress_file=progress_file,
+            stay=stay,
+        )
+        return Submission(self._core, order, self.runners).python(
+            code, filename=filename, requirements=tuple(requirements)
+        )
+
+    def run_shell(
+        self,
+        command: str | Sequence[str],
+        *,
+        files: Refs = (),
+        runner: Runner | str | None = None,
+        labels: Iterable[str] | None = None,
+        timeout: int | None = None,
+        memory_mb: int | None = None,
+        tree: AnyPath | None = None,
+        tree_options: Mapping[str, Any] | None = None,
+        cwd: str | None = None,
+        fresh: bool = False,
+        progress_file: str | None = None,
+        stay: bool = True,
+    ) -> Job:
+        """Send a shell job: a script as text, or a command as words. See `run_python`.
+
+        Only in sessions whose `kinds` have shell.
+        """
+        order = JobOrder(
+            files=files,
+            runner=runner,
+            labels=labels,
+            timeout_s=timeout,
+            memory_mb=memory_mb,
+            tree=tree,
+            tree_options=tree_options,
+            cwd=cwd,
+            fresh=fresh,
+            progress_file=progress_file,
+            stay=stay,
+        )
+        return Submission(self._core, order, self.runners).shell(command)
+
+    def run_file(self, path: AnyPath, **options: Any) -> Job:
+        """`run_python` with a local .py file, `run_shell` with any other script."""
+        text, name = _read_script(path)
+        if name.lower().endswith(".py"):
+            return self.run_python(text, filename=options.pop("filename", name), **options)
+        return self.run_shell(text, **options)
+
+    def job(self, job_id: str) -> Job:
+        """The handle of a job posted before, by anyone. Raises UsageError when it is unknown."""
+        item = self.item(job_id)
+        if item is None or item.kind is not Kind.JOB:
+            raise UsageError(
+                f"no job {job_id[:40]!r} in this session",
+                code="no_such_job",
+                hint="list them with: airlox job ls",
+            )
+        return _handle(self._core, item)
+
+    def jobs(self) -> list[Job]:
+        """Every job of the session, oldest first."""
+        self._core.timeline.sync(STANDING_KINDS | {Kind.JOB, Kind.RESULT})
+        items = self._core.timeline.items_after(-1)
+        return [_handle(self._core, item) for item in items if item.kind is Kind.JOB]
+
+    @property
+    def _role(self) -> Role:
+        return self._core.membership.role
+
+
+def _handle(core: Core, item: Item) -> Job:
+    assert isinstance(item.meta, PythonJob | ShellJob)  # the view checked it against the kind
+    return Job(core, item.ref, item.meta)
+
+
+def _attachment(src: AnyPath | bytes, name: str | None, most: int) -> Attachment:
+    """A file ready to be sent, from a path or from bytes with a name."""
+    if not isinstance(src, bytes):
+        if name is None:
+            return load_attachment(src, most)
+        src = read_bounded(os.path.realpath(src), most)
+    if name is None:
+        raise UsageError("bytes need a name", hint="give name='report.md'")
+    subkind, mime = classify(name)
+    if subkind == "image":
+        mime, src = sanitize_image(src)
+    return Attachment(name, subkind, mime, src)
+
+
+def _read_script(path: AnyPath) -> tuple[str, str]:
+    data = read_bounded(os.path.realpath(path), limits.CODE_BYTES)
+    try:
+        return data.decode(), os.path.basename(os.fspath(path))
+    except UnicodeDecodeError:
+        raise UsageError(f"{os.fspath(path)} is not text in UTF-8") from None

@@ -1,0 +1,289 @@
+"""Sending a job: from what a caller asks for to a posted, signed job item.
+
+Everything that any reader will check is checked before the first byte leaves, since an invalid
+job looks to its sender like one that never ends: the role, the kind of job, the limits, the
+packages, the target and its approval, the input files and their names.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from airlox.client import shown
+from airlox.client.core import Core
+from airlox.client.jobs import Job, JobNotTaken
+from airlox.client.shown import Runner
+from airlox.client.timeline import STANDING_KINDS
+from airlox.errors import JobRefused, RelayError, UsageError
+from airlox.protocol import canonical
+from airlox.protocol.encoding import ITEM_ID_BYTES, PublicKey, new_item_id
+from airlox.protocol.item import ItemRef, Kind
+from airlox.protocol.job import (
+    AnyRunner,
+    LabelledRunner,
+    OneRunner,
+    PythonJob,
+    ShellJob,
+    Target,
+    TreeRef,
+    check_target,
+)
+from airlox.protocol.job import Job as JobMeta
+from airlox.protocol.manifest import Feature, JobLimits
+from airlox.protocol.payload import File
+from airlox.protocol.policy import check_role_may_post
+from airlox.protocol.view import Item
+
+if TYPE_CHECKING:
+    from airlox.client.trees import TreeUpload
+
+NOT_TAKEN: Final = {
+    "no_runner_available": (
+        "no runner is free, online, approved and fit for this job",
+        "see which runners are online and approved: airlox runner list",
+    ),
+    "runner_busy": (
+        "the runner is busy with other jobs",
+        "all slots are taken; try again when a job has ended",
+    ),
+}
+"""The relay's codes for a job that no runner took, in words and with the next step."""
+
+
+def item_refs(refs: Iterable[ItemRef | Item | Mapping[str, str]]) -> tuple[ItemRef, ...]:
+    """References as callers have them: from `send_file`, as items, or as plain mappings."""
+    return tuple(_item_ref(ref) for ref in refs)
+
+
+def _item_ref(ref: ItemRef | Item | Mapping[str, str]) -> ItemRef:
+    if isinstance(ref, ItemRef):
+        return ref
+    if isinstance(ref, Item):
+        return ref.ref
+    try:
+        return ItemRef(blob_sha256=ref["blob_sha256"], id=ref["id"])
+    except (KeyError, TypeError):
+        raise UsageError(
+            "that is no reference to an item", hint="pass what send_file returned"
+        ) from None
+
+
+class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for, whatever the kind of job; see `Session.run_python`."""
+
+    files: Iterable[ItemRef | Item | Mapping[str, str]]
+    runner: Runner | str | None
+    labels: Iterable[str] | None
+    timeout_s: int | None
+    memory_mb: int | None
+    tree: Any
+    tree_options: Mapping[str, Any] | None
+    cwd: str | None
+    fresh: bool
+    progress_file: str | None
+    stay: bool
+
+
+class Submission:
+    """One job on its way. `list_runners` asks the relay for runners when a name needs it."""
+
+    def __init__(
+        self, core: Core, order: JobOrder, list_runners: Callable[[], list[Runner]]
+    ) -> None:
+        self._core = core
+        self._order = order
+        self._list_runners = list_runners
+
+    def python(self, code: str, *, filename: str, requirements: tuple[str, ...]) -> Job:
+        session = self._check()
+        files = self._files(filename)
+        target = self._target()
+        upload = self._tree(target)
+        meta = PythonJob(
+            code=code,
+            filename=filename,
+            files=files,
+            memory_mb=self._order.memory_mb,
+            requirements=requirements,
+            runtime=session.runtime,
+            target=target,
+            timeout_s=self._timeout_s(session),
+            **self._extras(upload),
+        )
+        return self._send(meta, "py", upload)
+
+    def shell(self, command: str | Sequence[str]) -> Job:
+        session = self._check()
+        files = self._files(None)
+        target = self._target()
+        upload = self._tree(target)
+        script = command if isinstance(command, str) else UNSET
+        meta = ShellJob(
+            files=files,
+            memory_mb=self._order.memory_mb,
+            target=target,
+            timeout_s=self._timeout_s(session),
+            command=UNSET if isinstance(command, str) else tuple(command),
+            script=script,
+            **self._extras(upload),
+        )
+        return self._send(meta, "sh", upload)
+
+    # -- what is asked for -------------------------------------------------------------------
+
+    def _check(self) -> JobLimits:
+        self._core.check_open()
+        manifest = self._core.manifest
+        if manifest.job_limits is None:
+            raise UsageError(
+                "this session takes no jobs",
+                code="no_jobs",
+                hint="create it with mode execute (airlox session create --execute)",
+            )
+        check_role_may_post(self._core.membership.role, Kind.JOB)
+        return manifest.job_limits
+
+    def _timeout_s(self, session: JobLimits) -> int:
+        asked = self._order.timeout_s
+        return session.timeout_s if asked is None else asked
+
+    def _extras(self, upload: TreeUpload | None) -> dict[str, Any]:
+        """The fields of full sessions; a floor session gets none."""
+        order = self._order
+        extras: dict[str, Any] = {
+            "cwd": order.cwd or UNSET,
+            "fresh": order.fresh or UNSET,
+            "progress_file": order.progress_file or UNSET,
+            "tree": UNSET if upload is None else _tree_ref(upload),
+        }
+        if upload is not None and order.cwd is None:
+            extras["cwd"] = upload.sub or UNSET
+        asked = [name for name, value in extras.items() if value is not UNSET]
+        if asked and not self._core.manifest.is_full:
+            raise UsageError(
+                f"a job with {asked[0].replace('_', ' ')} needs a full session",
+                code="needs_full_session",
+                hint="create the session with --kinds",
+            )
+        return extras
+
+    # -- whom it is for ----------------------------------------------------------------------
+
+    def _target(self) -> Target:
+        order = self._order
+        labels = tuple(order.labels or ())
+        if order.runner is not None and labels:
+            raise UsageError("a job goes to one runner or to labels, not to both")
+        if order.runner is not None:
+            return self._one_runner(order.runner)
+        target: Target = LabelledRunner(labels=labels) if labels else AnyRunner()
+        check_target(target)
+        return target
+
+    def _one_runner(self, who: Runner | str) -> OneRunner:
+        """The runner meant, with the owner's signed approval as known here or after a sync."""
+        chosen = self._known_runner(who)
+        if chosen is None:
+            chosen = self._present_runner(who)
+            if not chosen.approved:
+                raise JobRefused(
+                    f"runner {chosen.name} is not approved by the owner",
+                    code="runner_not_approved",
+                    hint=f"the owner approves it: airlox runner approve {chosen.name}",
+                )
+        return OneRunner(name=chosen.name, participant_pub=chosen.participant_pub)
+
+    def _known_runner(self, who: Runner | str) -> Runner | None:
+        """The runner as the cache knows it, when that leaves no question open."""
+        self._core.timeline.open_held(STANDING_KINDS)
+        runners = self._core.timeline.read(lambda view: shown.runners_of(view, {}))
+        present = [runner for runner in runners if not runner.left and not runner.rejected]
+        try:
+            chosen = shown.choose_runner(present, who)
+        except UsageError:
+            return None
+        return chosen if chosen.approved else None
+
+    def _present_runner(self, who: Runner | str) -> Runner:
+        """The runner by the relay's list; of several with one name the one that is online."""
+        runners = self._list_runners()
+        online = [runner for runner in runners if runner.online and runner.approved]
+        try:
+            return shown.choose_runner(online, who)
+        except UsageError:
+            return shown.choose_runner(runners, who)
+
+    # -- what it gets ------------------------------------------------------------------------
+
+    def _files(self, filename: str | None) -> tuple[ItemRef, ...]:
+        """The input files: in this session, files, as referenced, with names that go together."""
+        refs = item_refs(self._order.files)
+        names = set() if filename is None else {filename.casefold()}
+        for ref in refs:
+            item = self._core.timeline.find(ref.id)
+            if item is None:
+                self._core.timeline.sync(())
+                item = self._core.timeline.find(ref.id)
+            if item is None or item.ref != ref or not isinstance(item.meta, File):
+                raise UsageError(
+                    f"input {ref.id} is no file of this session",
+                    code="bad_input",
+                    hint="send it first: session.send_file(...)",
+                )
+            if item.subkind != "zip" and item.meta.name.casefold() in names:
+                raise UsageError(
+                    f"two inputs of the job are called {item.meta.name!r}",
+                    code="input_names_collide",
+                    hint="send one of them under another name",
+                )
+            names.add(item.meta.name.casefold())
+        return refs
+
+    def _tree(self, target: Target) -> TreeUpload | None:
+        order = self._order
+        if order.tree is None:
+            return None
+        if not self._core.manifest.has(Feature.TREES):
+            raise UsageError(
+                "this session takes no trees",
+                code="needs_full_session",
+                hint="create the session with --kinds",
+            )
+        from airlox.client.trees import TreeUpload  # reads files and compresses: loaded on use
+
+        runner = target.participant_pub if isinstance(target, OneRunner) else None
+        return TreeUpload(
+            self._core,
+            os.fspath(order.tree),
+            job=new_item_id(secrets.token_bytes(ITEM_ID_BYTES)),
+            runner=None if runner is None else PublicKey(runner),
+            **dict(order.tree_options or {}),
+        )
+
+    # -- off it goes -------------------------------------------------------------------------
+
+    def _send(self, meta: JobMeta, subkind: str, upload: TreeUpload | None) -> Job:
+        core = self._core
+        item_id = None if upload is None else upload.job
+        sealed = core.outbox.seal(meta, subkind=subkind, item_id=item_id)
+        if upload is not None:
+            upload.send_first(everything=not self._order.stay)
+        target = canonical.encode(meta.target).decode()
+        try:
+            runner = core.outbox.post_job(sealed, target)
+        except RelayError as error:
+            if error.code not in NOT_TAKEN:
+                raise
+            words, hint = NOT_TAKEN[error.code]
+            raise JobNotTaken(words, code=error.code, hint=hint, job=sealed.ref.id) from error
+        return Job(core, sealed.ref, meta, runner=PublicKey(runner), upload=upload)
+
+
+def _tree_ref(upload: TreeUpload) -> TreeRef:
+    return TreeRef(digest=upload.digest, files=upload.files, size=upload.size)

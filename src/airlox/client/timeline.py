@@ -1,0 +1,292 @@
+"""What one participant knows of a session, kept in step with the relay and the cache.
+
+One lock guards the verified view and the cache's event log; network calls are made outside it, so
+posts and streams run beside each other. Events are stored before the view takes them: a full disk
+stops the reader before anything is missed. Blobs are fetched one at a time, in timeline order, and
+only those of the kinds asked for: a sender that waits for its job needs not download the rest.
+
+A bad event, envelope or blob is reported and skipped; it never stops a reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, TypeVar
+
+from airlox.client.blobs import BlobMissing, Blobs
+from airlox.client.membership import Membership
+from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.client.stream import Feed
+from airlox.errors import EncodingError, ProtocolError, SessionClosed
+from airlox.protocol import wire
+from airlox.protocol.encoding import ItemId
+from airlox.protocol.item import Envelope, Kind
+from airlox.protocol.sse import SseEvent
+from airlox.protocol.view import (
+    Change,
+    Event,
+    Item,
+    ItemStatus,
+    Record,
+    SessionView,
+    parse_event,
+)
+from airlox.protocol.wire import EventKind
+
+ALL_KINDS: Final = frozenset(Kind)
+STANDING_KINDS: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
+"""What says who may do what; small, and needed before anything is sent to a runner."""
+WANTS_A_PASS: Final = 64
+
+T = TypeVar("T")
+
+
+class Timeline:
+    """The state of a session for one participant; safe to share between threads."""
+
+    def __init__(self, membership: Membership, *, on_warning: WarningSink) -> None:
+        self._me = membership
+        self._on_warning = on_warning
+        self._lock = threading.RLock()
+        self._view = SessionView(membership.manifest, membership.invite.session_key)
+        self._loaded = False
+        self._first_new_seq = 0
+        self._ended: SessionClosed | None = None
+        self.blobs = Blobs(membership.cache)
+
+    def read(self, ask: Callable[[SessionView], T]) -> T:
+        """What `ask` finds in the view. It runs under the lock: look, copy, return."""
+        with self._lock:
+            self._load()
+            return ask(self._view)
+
+    @property
+    def ended(self) -> SessionClosed | None:
+        """Why the session is over for this participant, or None."""
+        with self._lock:
+            return self._ended
+
+    @property
+    def first_new_seq(self) -> int:
+        """Number of the first event that was not in the cache when this was opened."""
+        return self.read(lambda view: self._first_new_seq)
+
+    # -- taking events in --------------------------------------------------------------------
+
+    def sync(
+        self, kinds: Collection[Kind] = ALL_KINDS, *, api: RelayApi | None = None
+    ) -> list[Change]:
+        """Fetch the events since the last, and the blobs of items of `kinds`.
+
+        After the session's end local history is all there is: then nothing is fetched, and
+        `ended` says why. Raises RelayError, ConnectionLost, StorageError.
+        """
+        api = api or self._me.api
+        if self.ended is not None:
+            self.open_held()
+            return []
+        last = self.read(lambda view: view.last_seq)
+        try:
+            events = api.events(after=last if last >= 0 else None)
+        except SessionClosed as error:
+            self.end(error)
+            self.open_held()
+            return []
+        changes = self.take(events)
+        for change in changes:
+            self._answer_want(change)
+        self.give_due(api, at_once=True)
+        self.fetch(kinds, api)
+        return changes
+
+    def take(self, events: Sequence[Event]) -> list[Change]:
+        """Store events and let the view step over them. Raises StorageError."""
+        with self._lock:
+            self._load()
+            fresh = [event for event in events if event.seq > self._view.last_seq]
+            if not fresh:
+                return []
+            self._me.cache.append_events(fresh)
+            changes = [self._view.step(event) for event in fresh]
+            for event, change in zip(fresh, changes, strict=True):
+                self._note_end(event, change)
+        return changes
+
+    def feed(self) -> Feed:
+        """The session's live events after what the view has seen."""
+        session_id = self._me.manifest.session_id
+
+        def cursor() -> int | None:
+            last = self.read(lambda view: view.last_seq)
+            return last if last >= 0 else None
+
+        return Feed(
+            self._me.api,
+            lambda: wire.stream(session_id),
+            cursor=cursor,
+            on_warning=self._on_warning,
+        )
+
+    def take_live(self, event: SseEvent, kinds: Collection[Kind] = ALL_KINDS) -> list[Change]:
+        """Take one event of `feed`: fetch the blob it announces, remember whom to help."""
+        try:
+            parsed = parse_event(event.id, event.event, event.data)
+        except EncodingError as error:
+            return [Change(event.event, fault=error.message)]
+        changes = self.take([parsed])
+        for change in changes:
+            self._answer_want(change)
+            if change.kind in (EventKind.ITEM, EventKind.RESEEDED):
+                self.fetch(kinds, self._me.api)
+        return changes
+
+    # -- items -------------------------------------------------------------------------------
+
+    def fetch(self, kinds: Collection[Kind], api: RelayApi) -> None:
+        """Open every pending item of `kinds`, downloading what is not here.
+
+        A blob that cannot be had now stays pending. Raises StorageError.
+        """
+        self.blobs.retry_acknowledging(api)
+        for envelope in self._pending(kinds):
+            self.open(envelope, api)
+
+    def open_held(self, kinds: Collection[Kind] = ALL_KINDS) -> None:
+        """Open what the cache holds of `kinds`, without asking the relay."""
+        for envelope in self._pending(kinds):
+            blob = self.blobs.held(envelope)
+            if blob is not None:
+                self._accept(envelope, blob)
+
+    def open(self, envelope: Envelope, api: RelayApi) -> Item | None:
+        """The item behind an envelope that the view announced, or None when it cannot be had."""
+        blob = self.blobs.held(envelope)
+        if blob is not None:
+            return self._accept(envelope, blob)
+        try:
+            blob = self.blobs.fetch(envelope, api)
+        except BlobMissing as missing:
+            if missing.evicted:
+                self._mark_evicted(envelope.id)
+            return None
+        item = self._accept(envelope, blob)
+        if item is not None:
+            self.blobs.keep(envelope, blob, api)
+        return item
+
+    def find(self, item_id: str, api: RelayApi | None = None) -> Item | None:
+        """The item of an id, fetched when it is announced but not here; None otherwise."""
+        record = self.read(lambda view: view.records.get(ItemId(item_id)))
+        if record is None or record.envelope is None:
+            return None
+        if record.item is not None or record.status is ItemStatus.REFUSED:
+            return record.item
+        return self.open(record.envelope, api or self._me.api)
+
+    def want_missing(self, api: RelayApi) -> None:
+        """Ask for evicted items that are not here, and fetch what comes back at once."""
+        missing = self.read(
+            lambda view: [
+                record.envelope
+                for record in view.records.values()
+                if record.status is ItemStatus.EVICTED and record.envelope is not None
+            ]
+        )
+        for envelope in missing[-WANTS_A_PASS:]:
+            if self.blobs.want(envelope, api):
+                self.open(envelope, api)
+
+    def announced(self, item_id: ItemId, api: RelayApi) -> str | None:
+        """The envelope that the relay announced under an id, after asking for news."""
+        last = self.read(lambda view: view.last_seq)
+        self.take(api.events(after=last if last >= 0 else None))
+        record = self.read(lambda view: view.records.get(item_id))
+        if record is None or record.envelope is None:
+            return None
+        return record.envelope.document
+
+    def records(self) -> list[Record]:
+        """Every announced item with what is known of it, in the relay's order."""
+        return self.read(lambda view: sorted(view.records.values(), key=lambda r: r.seq))
+
+    def items_after(self, seq: int) -> Iterator[Item]:
+        """The opened items numbered after `seq`, in the relay's order."""
+        items = self.read(lambda view: [item for item in view.items() if item.seq > seq])
+        return iter(items)
+
+    # -- helping others ----------------------------------------------------------------------
+
+    def give_due(self, api: RelayApi, *, at_once: bool = False) -> None:
+        """Put back blobs that others want and this cache holds."""
+        for item in self.blobs.take_gifts(all_of_them=at_once):
+            record = self.read(lambda view, item=item: view.records.get(ItemId(item)))  # type: ignore[misc]
+            if record is not None and record.envelope is not None:
+                self.blobs.give(record.envelope, api)
+
+    def _answer_want(self, change: Change) -> None:
+        if change.item is None or change.fault is not None:
+            return
+        if change.kind == EventKind.WANT and change.participant != self._me.key.public:
+            self.blobs.schedule_gift(change.item)
+        elif change.kind == EventKind.RESEEDED:
+            self.blobs.cancel_gift(change.item)
+
+    # -- the lock's side ---------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Bring in what the cache knows, once."""
+        if not self._loaded:
+            self._loaded = True
+            for event in self._me.cache.load_events():
+                self._note_end(event, self._view.step(event))
+            self._first_new_seq = self._view.last_seq + 1
+
+    def _pending(self, kinds: Collection[Kind]) -> list[Envelope]:
+        return self.read(
+            lambda view: [
+                record.envelope
+                for record in view.records.values()
+                if record.status is ItemStatus.PENDING
+                and record.envelope is not None
+                and record.envelope.header.kind in kinds
+            ]
+        )
+
+    def _accept(self, envelope: Envelope, blob: bytes) -> Item | None:
+        """The view's word on a blob; a refusal is told once and final."""
+        with self._lock:
+            try:
+                return self._view.open(envelope.id, blob)
+            except ProtocolError as error:
+                refused = error
+        self._on_warning(f"item {envelope.id} was refused: {refused.message}")
+        return None
+
+    def _mark_evicted(self, item: ItemId) -> None:
+        with self._lock:
+            record = self._view.records.get(item)
+            if record is not None and record.status is ItemStatus.PENDING:
+                record.status = ItemStatus.EVICTED
+
+    def _note_end(self, event: Event, change: Change) -> None:
+        """Whether this event ends the session for this participant."""
+        mine = self._me.key.public
+        if event.kind == EventKind.CLOSED and change.fault is None:
+            reason = self._view.closed or "closed"
+            self._ended = SessionClosed(
+                f"session {self._me.manifest.session_id} has ended: {reason[:200]}",
+                code="session_gone",
+            )
+        elif event.kind in (EventKind.REVOKED, EventKind.LEFT) and change.fault is None:
+            participant = self._view.participants.get(mine)
+            if participant is not None and participant.left:
+                self._ended = SessionClosed(
+                    f"this participant left session {self._me.manifest.session_id} or was cut off",
+                    code="cut_off",
+                )
+
+    def end(self, error: SessionClosed) -> None:
+        """Note that the relay ended the session for this participant."""
+        with self._lock:
+            self._ended = self._ended or error
