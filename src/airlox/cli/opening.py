@@ -80,3 +80,14 @@ def create_session(
 def _profile(args: Namespace, field: str, variable: str) -> str | None:
     given: str | None = getattr(args, field, None)
     return given or os.environ.get(variable) or None
+
+
+def open_place(args: Namespace, voice: Voice) -> Session:
+    """The session of `--on MACHINE`, else that of the flags and variables."""
+    if args.on is None:
+        return open_session(args, voice)
+    from airlox.client.machines import Machines
+
+    name = args.on.partition("/")[0]
+    machine = Machines(options.cache_root(args, os.environ)).get(name)
+    return open_session(args, voice, link=machine.sender_invite)

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from airlox.client.jobs import Job
     from airlox.client.session import Session
 
     Shape = dict[str, Any]
@@ -158,3 +159,33 @@ def _full_result(result: Result) -> Shape:
 
 def _without(shape: Shape, *names: str) -> Shape:
     return {name: value for name, value in shape.items() if name not in names}
+
+
+def job(value: Job, names: dict[str, str]) -> Shape:
+    """A job and how it stands; `names` are those of runners by key."""
+    result = value.result()
+    runner_pub = result.runner if result is not None else value.runner
+    return {
+        "exit_code": None if result is None else result.exit_code,
+        "job": value.id,
+        "reason": None if result is None else result.reason,
+        "runner": runner_pub,
+        "runner_name": names.get(runner_pub or ""),
+        "signed": None if result is None else result.signed,
+        "status": value.state().state if result is None else result.status,
+        "target": msgspec.to_builtins(value.meta.target),
+        "wall_ms": None if result is None else result.wall_ms,
+        "what": what(value.meta),
+    }
+
+
+def what(meta: PythonJob | ShellJob) -> str:
+    """What a job runs, in a line."""
+    if isinstance(meta, PythonJob):
+        return meta.filename
+    if meta.command is not msgspec.UNSET:
+        import shlex
+
+        return shlex.join(meta.command)
+    first = next((line for line in str(meta.script).splitlines() if line.strip("#! ")), "")
+    return f"script: {first[:60]}"
