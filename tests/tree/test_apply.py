@@ -1,4 +1,4 @@
-"""airlox.tree.apply (with survey.py and state.py): a workspace becomes equal to a tree."""
+"""airlox.tree.apply: a workspace becomes equal to a tree."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from airlox.errors import StorageError, TreeError, ValidationError
+from airlox.errors import StorageError, TreeError
 from airlox.tree import survey as surveying
 from airlox.tree.apply import apply
-from airlox.tree.index import TreeIndex
 from airlox.tree.read import read_contents, read_index
 from airlox.tree.scan import scan
 from airlox.tree.stamps import Stamp, stamp_of
-from airlox.tree.state import AppliedState, encode_state, load_state, parse_state, save_state
-from airlox.tree.survey import survey, what_is_lacking
+from airlox.tree.state import AppliedState, encode_state, parse_state
+from airlox.tree.survey import what_is_lacking
 from support.trees import Node, describe, fetch_from, index_of, make_tree, trees
 
 OLD: dict[bytes, Node] = {
@@ -430,50 +428,3 @@ class TestOwner:
             os.umask(before)
         assert describe(root) == OLD
         assert stat.S_IMODE((root / "d/e").stat().st_mode) == 0o755
-
-
-class TestState:
-    @given(trees, st.lists(st.sampled_from([b"a", b"b/c"]), unique=True), st.data())
-    def test_a_changed_byte_never_makes_another_index(
-        self, nodes: dict[bytes, Node], unfinished: list[bytes], data: st.DataObject
-    ) -> None:
-        index = index_of(nodes)
-        stamps = tuple(Stamp(n, -n, 1 << 62) for n in range(len(nodes)))
-        state = AppliedState(index, stamps, b"boot", tuple(unfinished))
-        good = encode_state(state)
-        assert parse_state(good) == state
-        bad = bytearray(good)
-        bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
-        for candidate in (bytes(bad), good[:-1], good + b"\0"):
-            try:
-                assert encode_state(parse_state(candidate)) == candidate
-            except ValidationError:
-                pass
-
-    @pytest.mark.parametrize("path", [b"../x", b"/etc/passwd", b"a/../../b", b""])
-    def test_a_path_that_leads_elsewhere_is_refused(self, path: bytes) -> None:
-        state = AppliedState(TreeIndex(()), (), b"", (path,))
-        with pytest.raises(ValidationError):
-            parse_state(encode_state(state))
-
-    def test_load_and_save(self, root: Path, tmp_path: Path) -> None:
-        path = tmp_path / "state"
-        assert load_state(path) is None
-        state = put(OLD, root)
-        save_state(path, state)
-        assert load_state(path) == state
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        path.write_bytes(path.read_bytes()[:-1])
-        assert load_state(path) is None
-
-
-def test_a_survey_says_where_everything_is(root: Path) -> None:
-    state = put(OLD, root)
-    (root / "d/b").unlink()
-    new = index_of({b"a": ("f", b"one"), b"z": ("f", b"one"), b"d/b": ("f", b"two")})
-    found = survey(new, root, state)
-    assert found.present.keys() == {b"a"}
-    assert found.local == {sha256(b"one").digest(): b"a"}
-    assert found.lacking == {sha256(b"two").digest()}
-    applied = apply(new, root, fetch_from({b"": ("f", b"two")}), state, looked=found)
-    assert what_is_lacking(new, root, applied) == frozenset()

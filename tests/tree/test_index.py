@@ -149,3 +149,13 @@ def test_a_difference_leads_from_one_tree_to_the_other(
     became = {path: node for path, node in before.items() if path not in found.removed}
     became.update((path, after[path]) for path in (*found.added, *found.changed))
     assert became == after
+
+
+@pytest.mark.parametrize("depth", [128, 129])
+def test_depth_counts_the_name(depth: int) -> None:
+    rows = [entry(b"/".join([b"d"] * depth))]
+    if depth == 128:
+        TreeIndex(rows)
+        return
+    with pytest.raises(LimitError):
+        TreeIndex(rows)

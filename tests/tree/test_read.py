@@ -219,5 +219,13 @@ class TestReadContents:
             [b"".join(c.pieces) for c in read_contents(found, index, [link])]
 
 
+def test_a_root_that_vanished(root: Path) -> None:
+    found = scan(root)
+    root.rename(root.parent / "away")
+    with pytest.raises(TreeError) as caught:
+        read_index(found)
+    assert caught.value.code == "tree_unreadable"
+
+
 def test_an_empty_tree(tmp_path: Path) -> None:
     assert read_index(scan(tmp_path)) == TreeIndex(())

@@ -1,16 +1,14 @@
-"""airlox.tree.scan (and git.py under it): exactly the files git would commit or add right now."""
+"""airlox.tree.scan: exactly the files git would commit or add right now."""
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
 from airlox.errors import TreeError
-from airlox.tree import git as asking_git
 from airlox.tree.scan import LeftOut, Scan, root_of, scan
 from support.trees import git, make_tree
 
@@ -205,48 +203,15 @@ class TestInGit:
         (repo / ".git" / "config").write_text("[broken")
         assert code_of(repo) == "git_failed"
 
+    def test_git_is_missing(self, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(repo))
+        assert code_of(repo) == "missing_git"
+
     def test_a_lfs_pointer_goes_as_it_stands(self, repo: Path) -> None:
         pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
         make_tree(repo, {b".gitattributes": ("f", b"*.bin filter=lfs\n"), b"a.bin": ("f", pointer)})
         [_, file] = scan(repo).files
         assert (file.path, file.size) == (b"a.bin", len(pointer))
-
-
-class TestAskingGit:
-    def fake_git(self, folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-        program = folder / "bin" / "git"
-        program.parent.mkdir()
-        program.write_text(f"#!{sys.executable}\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", str(program.parent))
-
-    def test_time_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fake_git(tmp_path, monkeypatch, "import time; time.sleep(600)")
-        with pytest.raises(TreeError) as caught:
-            asking_git.list_files(str(tmp_path), timeout_s=0.2)
-        assert caught.value.code == "tree_timeout"
-
-    def test_an_endless_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(asking_git, "ANSWER_BYTES", 100_000)
-        self.fake_git(tmp_path, monkeypatch, "while True: print('x' * 1000)")
-        with pytest.raises(TreeError) as caught:
-            asking_git.list_files(str(tmp_path))
-        assert caught.value.code == "tree_too_large"
-
-    def test_folders_it_could_not_read(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        warning = "warning: could not open directory 'shut/': Permission denied\\n"
-        self.fake_git(
-            tmp_path,
-            monkeypatch,
-            f"import sys; sys.stderr.write({warning!r}.replace('\\\\n', chr(10)))",
-        )
-        assert asking_git.list_files(str(tmp_path)) == ((), (b"shut",))
-
-    def test_git_is_missing(self, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", str(repo))
-        assert code_of(repo) == "missing_git"
 
 
 class TestOutsideGit:

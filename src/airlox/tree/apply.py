@@ -14,7 +14,6 @@ a tree are created as they are, wherever they point, and never followed.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -23,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airlox.errors import StorageError, TreeError
+from airlox.errors import TreeError
 from airlox.tree.beneath import (
     FOLDER_FLAGS,
     NEW_FILE_FLAGS,
@@ -36,6 +35,7 @@ from airlox.tree.beneath import (
     opened_workspace,
     pieces,
     remove,
+    workspace_errors,
     write_all,
 )
 from airlox.tree.index import LINK_BYTES, Entry, Kind, TreeIndex
@@ -92,7 +92,7 @@ def apply(
     Raises StorageError `disk_full`.
     """
     boot = boot_id()
-    with _errors_named(), _synchronising(root, owner) as sync:
+    with workspace_errors(), _synchronising(root, owner) as sync:
         found = looked if looked is not None else survey(index, root, state)
         to_write = [entry for entry in index.entries if entry.path not in found.present]
         _stage(sync, to_write, found, fetch)
@@ -128,11 +128,16 @@ def _synchronising(root: AnyPath, owner: Owner | None) -> Iterator[_Sync]:
         sync = _Sync(root_fd, fds[1], fds[2], owner)
         undo.callback(empty_pit, sync.pit_fd)
         undo.callback(_empty_stage, sync)
-        for left in os.listdir(root_fd):
-            other = os.fsencode(left)
-            if other.startswith(SYNC_PREFIX) and other != name:
+        for other in _names_of_syncs(root_fd):
+            if other != name:
                 remove(root_fd, other, sync.pit_fd)
         yield sync
+
+
+def _names_of_syncs(root_fd: int) -> list[bytes]:
+    with os.scandir(root_fd) as found:
+        names = (os.fsencode(entry.name) for entry in found)
+        return [name for name in names if name.startswith(SYNC_PREFIX)]
 
 
 def _empty_stage(sync: _Sync) -> None:
@@ -294,7 +299,7 @@ def _is_owned(found: os.stat_result, owner: Owner | None) -> bool:
     return owner is None or (found.st_uid, found.st_gid) == owner
 
 
-# ── states and errors ────────────────────────────────────────────────────────────────────────
+# ── states ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _paths_before(state: AppliedState | None) -> set[bytes]:
@@ -320,22 +325,3 @@ def _corrupt(entry: Entry) -> TreeError:
     return TreeError(
         f"what arrived for {shown(entry.path)} does not have its digest", code="tree_corrupt"
     )
-
-
-@contextmanager
-def _errors_named() -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                "the disk of the workspace is full",
-                code="disk_full",
-                hint="free space on the runner, or run with --fresh",
-            ) from None
-        where = shown(os.fsencode(e.filename)) if e.filename is not None else "a file"
-        raise TreeError(
-            f"the workspace cannot be changed at {where}: {e.strerror or e}",
-            code="tree_blocked",
-            hint="--fresh starts the workspace over",
-        ) from None

@@ -8,6 +8,7 @@ leads outside the root and nothing blocks.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from contextlib import contextmanager
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
+
+from airlox.errors import StorageError, TreeError
+from airlox.tree.paths import shown
 
 if TYPE_CHECKING:
     AnyPath = str | bytes | os.PathLike[str]
@@ -112,6 +116,26 @@ def opened_workspace(root: str | os.PathLike[str]) -> Iterator[int]:
         yield root_fd
     finally:
         os.close(root_fd)
+
+
+@contextmanager
+def workspace_errors() -> Iterator[None]:
+    """Name what the file system refused, without the path of the workspace."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                "the disk of the workspace is full",
+                code="disk_full",
+                hint="free space on the runner, or run with --fresh",
+            ) from None
+        where = shown(os.path.basename(os.fsencode(e.filename or b"a file")))
+        raise TreeError(
+            f"the workspace cannot be changed at {where}: {e.strerror or e}",
+            code="tree_blocked",
+            hint="--fresh starts the workspace over",
+        ) from None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from airlox.errors import EncodingError, LimitError, OrderError, ValidationError
 from airlox.protocol.digest import sha256
-from airlox.tree.paths import PATH_BYTES, SYNC_PREFIX, check_component, check_folder, shown
+from airlox.tree.paths import DEPTH, PATH_BYTES, SYNC_PREFIX, check_component, check_folder, shown
 
 MAGIC: Final = b"axt1\n"
 ENTRIES: Final = 1_000_000
@@ -172,7 +172,7 @@ def _check_entries(entries: tuple[Entry, ...]) -> None:
         if folder not in folders:
             _add_folder(folder, files, folders)
         check_component(name)
-        if len(path) > PATH_BYTES or path.startswith(SYNC_PREFIX):
+        if len(path) > PATH_BYTES or path.count(b"/") >= DEPTH or path.startswith(SYNC_PREFIX):
             check_folder(path)
         files.add(path)
         _check_content(entry)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from airlox import safefs
 from airlox.errors import StorageError, TreeError, ValidationError
-from airlox.tree.beneath import FILE_FLAGS, Folders, open_regular, opened_root, pieces
+from airlox.tree.beneath import FILE_FLAGS, Folders, open_regular, pieces
 from airlox.tree.chunks import Content
 from airlox.tree.index import INDEX_BYTES, Entry, Kind, TreeIndex
 from airlox.tree.paths import shown, split
-from airlox.tree.scan import Found, Scan
+from airlox.tree.scan import Found, Scan, opened_tree
 from airlox.tree.stamps import Stamp, encode_stamped, parse_stamped, stamp_of
 
 if TYPE_CHECKING:
@@ -44,16 +44,15 @@ class ScanCache:
     def __init__(self, path: AnyPath) -> None:
         self._path = path
         self._known: dict[bytes, tuple[Entry, Stamp]] = {}
-        self._index = TreeIndex(())
-        self._stamps: tuple[Stamp, ...] = ()
+        self.index = TreeIndex(())
         try:
             data = safefs.read_bounded(path, CACHE_BYTES)
             if data[: len(CACHE_MAGIC)] == CACHE_MAGIC:
-                self._index, self._stamps, _ = parse_stamped(data[len(CACHE_MAGIC) :])
+                self.index, stamps, _ = parse_stamped(data[len(CACHE_MAGIC) :])
+                pairs = zip(self.index.entries, stamps, strict=True)
+                self._known = {entry.path: (entry, stamp) for entry, stamp in pairs}
         except (StorageError, ValidationError):
-            return
-        for entry, stamp in zip(self._index.entries, self._stamps, strict=True):
-            self._known[entry.path] = (entry, stamp)
+            pass
 
     def lookup(self, file: Found) -> Entry | None:
         """The entry of `file`, if it still looks as remembered."""
@@ -62,17 +61,24 @@ class ScanCache:
             return None
         return entry if entry.kind is file.kind else None
 
-    def save(self, entries: Collection[tuple[Entry, Stamp]], *, seen_ns: int) -> None:
-        """Remember `entries`, read after the time `seen_ns`, unless nothing is new."""
+    def is_exactly(self, entries: Sequence[tuple[Entry, Stamp]]) -> bool:
+        """Whether these entries, with their stamps, are all that is remembered."""
+        return len(entries) == len(self._known) and all(
+            self._known.get(pair[0].path) == pair for pair in entries
+        )
+
+    def save(self, entries: Sequence[tuple[Entry, Stamp]], *, seen_ns: int) -> None:
+        """Remember `entries`, read after the time `seen_ns`, where they are old enough."""
         settled = sorted(
             (entry, stamp)
             for entry, stamp in entries
             if max(stamp.mtime_ns, stamp.ctime_ns) + _YOUNG_NS < seen_ns
         )
+        if self.is_exactly(settled):
+            return
         index = TreeIndex(entry for entry, _ in settled)
         stamps = tuple(stamp for _, stamp in settled)
-        if (index, stamps) != (self._index, self._stamps):
-            safefs.write_private(self._path, CACHE_MAGIC + encode_stamped(index, stamps))
+        safefs.write_private(self._path, CACHE_MAGIC + encode_stamped(index, stamps))
 
 
 def read_index(scan: Scan, cache: ScanCache | None = None) -> TreeIndex:
@@ -83,12 +89,14 @@ def read_index(scan: Scan, cache: ScanCache | None = None) -> TreeIndex:
     """
     seen_ns = time.time_ns()
     entries: list[tuple[Entry, Stamp]] = []
-    with opened_root(scan.root) as root_fd, Folders(root_fd) as folders:
+    with opened_tree(scan.root) as root_fd, Folders(root_fd) as folders:
         for file in scan.files:
             known = cache.lookup(file) if cache else None
             read = (known, file.stamp) if known else _read_entry(folders, file)
             if read is not None:
                 entries.append(read)
+    if cache is not None and cache.is_exactly(entries):
+        return cache.index
     if cache is not None:
         cache.save(entries, seen_ns=seen_ns)
     return TreeIndex(entry for entry, _ in entries)
@@ -101,7 +109,7 @@ def read_contents(scan: Scan, index: TreeIndex, digests: Collection[bytes]) -> I
     with the code `tree_changed` when the file no longer has the digest.
     """
     missing = set(digests)
-    with opened_root(scan.root) as root_fd, Folders(root_fd) as folders:
+    with opened_tree(scan.root) as root_fd, Folders(root_fd) as folders:
         for entry in index.entries:
             if entry.digest in missing:
                 missing.remove(entry.digest)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airlox import safefs
@@ -21,7 +22,7 @@ from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree import git, rules
 from airlox.tree.beneath import Folders, open_regular, opened_root
 from airlox.tree.index import ENTRIES, Kind
-from airlox.tree.paths import check_folder, shown, split
+from airlox.tree.paths import PATH_BYTES, check_component, check_folder, shown, split
 from airlox.tree.stamps import Stamp, stamp_of
 
 if TYPE_CHECKING:
@@ -93,22 +94,28 @@ def scan(root: AnyPath, *, allow: Sequence[str] = (), exclude: Sequence[str] = (
     """
     top = os.path.realpath(root)
     excludes = _load_excludes(top, exclude)
-    try:
-        with opened_root(top) as root_fd:
-            if git.is_repository(root_of(top).root):
-                listing = git.list_files(top)
-                left_out = [LeftOut(path, "unreadable") for path in listing.unreadable]
-                paths: Iterable[bytes] = listing.paths
-            else:
-                _refuse_home(top)
-                left_out = []
-                paths = sorted(_walk(root_fd, excludes, left_out))
-            collected = _Collector(root_fd, excludes, left_out)
-            files = collected.collect(paths)
-            _refuse_credentials(root_fd, files, allow)
-    except OSError as e:
-        raise TreeError(f"cannot read {top}: {e.strerror}", code="tree_unreadable") from None
+    with opened_tree(top) as root_fd:
+        if git.is_repository(root_of(top).root):
+            listing = git.list_files(top)
+            left_out = [LeftOut(path, "unreadable") for path in listing.unreadable]
+            paths: Iterable[bytes] = listing.paths
+        else:
+            _refuse_home(top)
+            left_out = []
+            paths = sorted(_walk(root_fd, excludes, left_out))
+        files = _Collector(root_fd, excludes, left_out).collect(paths)
+        _refuse_credentials(root_fd, files, allow)
     return Scan(top, tuple(files), tuple(sorted(left_out)))
+
+
+@contextmanager
+def opened_tree(root: str) -> Iterator[int]:
+    """Descriptor of the root of a tree that is to be sent."""
+    try:
+        with opened_root(root) as root_fd:
+            yield root_fd
+    except OSError as e:
+        raise TreeError(f"cannot read {root}: {e.strerror}", code="tree_unreadable") from None
 
 
 class _Collector:
@@ -118,6 +125,7 @@ class _Collector:
         self._root_fd = root_fd
         self._excludes = excludes
         self._left_out = left_out
+        self._sound_folders: set[bytes] = set()
 
     def collect(self, paths: Iterable[bytes]) -> list[Found]:
         files: list[Found] = []
@@ -147,7 +155,7 @@ class _Collector:
         if reason is None and form == stat.S_IFDIR:
             reason = _folder_reason(folder_fd, name)
         elif reason is None:
-            reason = _SPECIAL.get(form) or _path_reason(path)
+            reason = _SPECIAL.get(form) or self._path_reason(path)
         if reason is not None:
             if reason:
                 self._left_out.append(LeftOut(path, reason))
@@ -157,6 +165,20 @@ class _Collector:
         else:
             kind = Kind.EXECUTABLE if found.st_mode & stat.S_IXUSR else Kind.FILE
         return Found(path, kind, found.st_size, stamp_of(found))
+
+    def _path_reason(self, path: bytes) -> str | None:
+        """Why a tree cannot hold `path`, or None; a folder is looked at once for all its files."""
+        folder, name = split(path)
+        try:
+            if folder in self._sound_folders and len(path) <= PATH_BYTES:
+                check_component(name)
+            else:
+                check_folder(path)
+        except ValidationError as e:
+            return e.message
+        if folder:
+            self._sound_folders.add(folder)
+        return None
 
 
 def _folder_reason(folder_fd: int, name: bytes) -> str:

@@ -15,7 +15,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airlox.tree.beneath import Folders, enter_forced, open_regular, opened_workspace, pieces
+from airlox.tree.beneath import (
+    Folders,
+    enter_forced,
+    open_regular,
+    opened_workspace,
+    pieces,
+    workspace_errors,
+)
 from airlox.tree.index import Entry, Kind, TreeIndex
 from airlox.tree.paths import split
 from airlox.tree.stamps import Stamp, stamp_of
@@ -49,7 +56,11 @@ def survey(index: TreeIndex, root: AnyPath, state: AppliedState | None) -> Surve
     """Compare `index` with what stands in `root`, of which `state` tells what was applied."""
     stamped = _stamped(state)
     present: dict[bytes, os.stat_result] = {}
-    with opened_workspace(root) as root_fd, Folders(root_fd, enter_forced) as folders:
+    with (
+        workspace_errors(),
+        opened_workspace(root) as root_fd,
+        Folders(root_fd, enter_forced) as folders,
+    ):
         for folder, entries in _by_folder(index):
             try:
                 folder_fd = folders.fd(folder)
