@@ -102,33 +102,40 @@ class Machines:
             files = os.listdir(self._folder)
         except FileNotFoundError:
             return []
-        return sorted(f.removesuffix(".json") for f in files if f.endswith(".json"))
+        stems = (file.removesuffix(".json") for file in files if file.endswith(".json"))
+        return sorted(stem for stem in stems if _is_name(stem))
 
     def _load(self, name: str) -> Machine | None:
+        path = self._path(name)
         try:
-            data = safefs.read_bounded(self._path(name), MACHINE_BYTES)
+            data = safefs.read_bounded(path, MACHINE_BYTES)
             machine = msgspec.json.decode(data, type=Machine)
         except StorageError as error:
             if error.code == "not_found":
                 return None
             raise
-        except UsageError:
-            return None  # a file that no machine is called by
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             raise StorageError(
                 f"the file of machine {name} is damaged",
                 code="damaged",
-                hint=f"remove it: {self._path(name)}",
+                hint=f"remove it: {path}",
             ) from None
         return machine if machine.name == name else None
 
     def _path(self, name: str) -> str:
-        try:
-            check_runner_name(name)
-        except ValidationError as error:
+        if not _is_name(name):
             raise UsageError(
                 f"{name[:63]!r} is no name for a machine",
                 code="bad_name",
-                hint=error.message.replace("runner names and labels", "names"),
-            ) from None
+                hint="1 to 63 of a-z 0-9 . _ - that start with a letter or digit",
+            )
         return os.path.join(self._folder, f"{name}.json")
+
+
+def _is_name(text: str) -> bool:
+    """Machines are named like runners, which also makes a safe file name."""
+    try:
+        check_runner_name(text)
+    except ValidationError:
+        return False
+    return True

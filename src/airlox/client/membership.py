@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -87,12 +89,12 @@ def create(
     verified = parse_manifest(manifest)
     check_invite(invite, verified)
     sweep(cache_root, now_ms())
-    api = RelayApi.connect(invite.base_url, invite.session_id, on_warning=on_warning)
-    _create(api, manifest)
     cache = SessionCache(cache_root, invite.session_id)
-    cache.make()
-    with cache.locked():
-        return _join(invite, verified, profile, api, cache)
+    with _connected(invite, on_warning) as api:
+        _create(api, manifest)
+        cache.make()
+        with cache.locked():
+            return _join(invite, verified, profile, api, cache)
 
 
 def enter(
@@ -100,19 +102,19 @@ def enter(
 ) -> Membership:
     """Join by a link, or go on as the participant the cache holds for its session and role."""
     sweep(cache_root, now_ms())
-    api = RelayApi.connect(invite.base_url, invite.session_id, on_warning=on_warning)
     cache = SessionCache(cache_root, invite.session_id)
     name = profile.identity_name(invite.role)
-    known = _resume(invite, name, api, cache)
-    if known is not None:
-        return known
-    manifest = parse_manifest(api.fetch_manifest())
-    check_invite(invite, manifest)
-    cache.make()
-    with cache.locked():
-        # another process of this participant may have joined meanwhile
-        known = _resume(invite, name, api, cache, manifest)
-        return known or _join(invite, manifest, profile, api, cache)
+    with _connected(invite, on_warning) as api:
+        known = _resume(invite, name, api, cache)
+        if known is not None:
+            return known
+        manifest = parse_manifest(api.fetch_manifest())
+        check_invite(invite, manifest)
+        cache.make()
+        with cache.locked():
+            # another process of this participant may have joined meanwhile
+            known = _resume(invite, name, api, cache, manifest)
+            return known or _join(invite, manifest, profile, api, cache)
 
 
 def rejoin(membership: Membership, profile: Profile) -> Membership:
@@ -121,6 +123,17 @@ def rejoin(membership: Membership, profile: Profile) -> Membership:
     cache.make()
     with cache.locked():
         return _join(membership.invite, membership.manifest, profile, membership.api, cache)
+
+
+@contextmanager
+def _connected(invite: Invite, on_warning: WarningSink) -> Iterator[RelayApi]:
+    """The calls to the link's relay; closed when the block fails."""
+    api = RelayApi.connect(invite.base_url, invite.session_id, on_warning=on_warning)
+    try:
+        yield api
+    except BaseException:
+        api.close()
+        raise
 
 
 def _create(api: RelayApi, manifest: str) -> None:
