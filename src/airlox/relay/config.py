@@ -101,6 +101,7 @@ class Config:
     cancel_s: int = _count(60, 1, 3_600, "time a cancelled job has to report before it is ended")
     # live output and packs of full sessions
     live_ring_bytes: int = _count(MIB, 64 * KIB, 64 * MIB, "live output held per job")
+    live_kept_s: int = _count(600, 1, 86_400, "live output is held this long after its job")
     live_total_bytes: int = _count(256 * MIB, MIB, 64 * GIB, "live output held in all")
     max_packs: int = _count(4_096, 1, limits.PACKS, "packs of one job's tree")
     unclaimed_pack_s: int = _count(600, 1, 86_400, "packs without a job are dropped after this")

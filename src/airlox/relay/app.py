@@ -1,0 +1,57 @@
+"""The ASGI application: finds the route, answers errors. The only place that does the latter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from airlox.protocol import wire
+from airlox.relay.http import Call, Disconnected, Receive, Scope, Send
+from airlox.relay.refusals import Refusal, answer_for
+from airlox.relay.relay import Relay
+from airlox.relay.routes import find_route
+
+log = logging.getLogger("airlox.relay")
+
+_PREFIX = wire.SESSIONS + "/"
+
+
+class App:
+    def __init__(self, relay: Relay, version: str) -> None:
+        self._relay = relay
+        self._version = version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        call = Call(scope, receive, send, self._relay.core.config)
+        try:
+            await self._dispatch(call)
+        except Disconnected:
+            pass
+        except Exception as error:
+            await self._answer_error(call, error)
+
+    async def _dispatch(self, call: Call) -> None:
+        path: str = call.scope["path"]
+        if path.startswith(_PREFIX):
+            call.parts = path[len(_PREFIX) :].split("/")
+        elif path == wire.HEALTH and call.method == "GET":
+            await call.answer_json({"status": "ok", "version": self._version})
+            return
+        elif path != wire.SESSIONS:
+            raise Refusal("not_found", "no such path")
+        handler = find_route(call.method, call.parts)
+        if handler is None:
+            raise Refusal("not_found", "no such path, or not with this method")
+        await handler(self._relay, call)
+
+    async def _answer_error(self, call: Call, error: Exception) -> None:
+        status, code, message = answer_for(error)
+        if status >= 500:
+            log.warning("refused", extra={"status": status, "code": code, "reason": message})
+        if call.has_begun:
+            # Half an answer cannot be taken back: the broken connection is the error.
+            raise error
+        with contextlib.suppress(Disconnected):
+            await call.answer_json({"error": code, "message": message}, status)

@@ -1,0 +1,359 @@
+"""Jobs: who gets one, what state it is in, and how it ends when nobody says anything.
+
+    post ─► assigned ─claim─► running ─result─► finished
+              │                  │
+              └──────────────────┴──► failed (runner_lost, cancelled)
+    post ─► failed (no_runner_available; in full sessions also runner_busy)
+
+A result is taken from the assigned runner only, once, also after the relay gave the job up: the
+signed result wins over the relay's word. Time-outs are what ends a wait when a runner says
+nothing (a runner that died, could not fetch the job, or failed to post).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from airlox.errors import ProtocolError
+from airlox.protocol.encoding import ItemId, b64u_encode
+from airlox.protocol.item import Envelope, Kind
+from airlox.protocol.job import AnyRunner, OneRunner, Target, parse_target
+from airlox.protocol.keys import Role
+from airlox.protocol.sse import encode_event
+from airlox.protocol.wire import EventKind, JobState
+from airlox.relay import records
+from airlox.relay.items import Blobs, Body, Items
+from airlox.relay.records import AnyRecord
+from airlox.relay.refusals import Refusal, refuse
+from airlox.relay.service import Core
+from airlox.relay.state import Job, Participant, Session
+
+RUNNER_LOST = "runner_lost"
+CANCELLED = "cancelled"
+NO_RUNNER = "no_runner_available"
+BUSY = "runner_busy"
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What a runner says of itself every few seconds. `slots`: how many more jobs it would take."""
+
+    job: str | None = None
+    slots: int | None = None
+
+
+class Choice(NamedTuple):
+    """The runner for a job, or why there is none."""
+
+    runner: Participant | None
+    code: str = NO_RUNNER
+    message: str = ""
+
+
+class Jobs:
+    def __init__(self, core: Core, items: Items, blobs: Blobs) -> None:
+        self._core = core
+        self._items = items
+        self._blobs = blobs
+
+    # ── posting ──────────────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        session: Session,
+        author: Participant,
+        envelope: Envelope,
+        target_text: str | None,
+        start: bytes,
+        body: Body,
+    ) -> tuple[Job, Refusal | None]:
+        """Stores a job and gives it to a runner; or says why none takes it, which ends it.
+
+        Raises Refusal; then the job was not stored.
+        """
+        target = _parse_target(target_text)
+        if envelope.header.kind is not Kind.JOB:
+            raise Refusal("bad_request", "only jobs are posted to /jobs")
+        packs = session.pack_sets.get(envelope.id)
+        if packs is not None and packs.author != author.key:
+            raise Refusal("duplicate", "another participant stored a tree under this id")
+        known = self._items.known(session, envelope)
+        if known is not None:
+            await known
+            return session.jobs[envelope.id], self._refusal(session.jobs[envelope.id], "")
+        self._core.quotas.check_room_for_job(session)
+        async with (
+            self._blobs.receive(session, envelope.blob_size, start, body) as blob,
+            session.lock,
+        ):
+            choice = self.choose(session, target)
+
+            def changes(posted: records.Posted) -> Sequence[AnyRecord]:
+                return [
+                    msgspec.structs.replace(posted, target=target_text),
+                    self._outcome(posted.at_ms, envelope.id, choice),
+                ]
+
+            await self._items.store(session, author, envelope, blob, changes)
+            job = session.jobs[envelope.id]
+            self._announce(session, job)
+        return job, self._refusal(job, choice.message)
+
+    def _outcome(self, at_ms: int, job: ItemId, choice: Choice) -> records.JobChanged:
+        if choice.runner is None:
+            return records.JobChanged(at_ms, job, JobState.FAILED, None, choice.code)
+        return records.JobChanged(at_ms, job, JobState.ASSIGNED, choice.runner.key, None)
+
+    def choose(self, session: Session, target: Target) -> Choice:
+        """A free runner for a target: the one with the fewest jobs, of those the first to join.
+
+        In a floor session the code is always the one that 0.1.0 clients act on.
+        """
+        matching = [each for each in session.runners() if _matches(each, target)]
+        present = [each for each in matching if each.is_here and not each.rejected]
+        allowed = [each for each in present if self.is_approved(session, each)]
+        online = [each for each in allowed if self.is_online(each)]
+        free = [each for each in online if self._free_slots(session, each) > 0]
+        if free:
+            return Choice(min(free, key=lambda each: len(session.jobs_of(each.key))))
+        if online:
+            code = BUSY if session.manifest.is_full else NO_RUNNER
+            return Choice(None, code, "every runner that matches is busy")
+        if allowed:
+            return Choice(None, NO_RUNNER, "the runner that matches is offline")
+        if present:
+            return Choice(None, NO_RUNNER, "the runner that matches waits for approval")
+        return Choice(None, NO_RUNNER, "no runner matches")
+
+    def _refusal(self, job: Job, message: str) -> Refusal | None:
+        """The refusal of a job that went to no runner, or None."""
+        if job.runner is not None or job.reason not in (NO_RUNNER, BUSY):
+            return None
+        return Refusal(job.reason, message or "no runner could take this job")
+
+    # ── runners ──────────────────────────────────────────────────────────────────────────────
+
+    def is_approved(self, session: Session, runner: Participant) -> bool:
+        limits = session.manifest.job_limits
+        if runner.rejected or limits is None:
+            return False
+        return runner.approved or not limits.approve_runners
+
+    def is_online(self, runner: Participant) -> bool:
+        presence = runner.presence
+        if not runner.is_here:
+            return False
+        if presence.streams:
+            return True
+        if presence.heartbeat_ms is None:
+            return False
+        silent_ms = self._core.clock.ticks_ms() - presence.heartbeat_ms
+        return silent_ms < self._core.config.online_s * 1000
+
+    def _free_slots(self, session: Session, runner: Participant) -> int:
+        """In a floor session a runner takes one job at a time, whatever it says."""
+        capacity = runner.presence.capacity if session.manifest.is_full else 1
+        return capacity - len(session.jobs_of(runner.key))
+
+    def listing(self, session: Session) -> list[dict[str, object]]:
+        """What `GET /runners` says."""
+        rows: list[dict[str, object]] = []
+        for runner in session.runners():
+            active = session.jobs_of(runner.key)
+            rows.append(
+                {
+                    "participant_pub": runner.key,
+                    "signed_join": runner.join.document,
+                    "approved": self.is_approved(session, runner),
+                    "rejected": runner.rejected,
+                    "online": self.is_online(runner),
+                    "job": active[0].id if active else None,
+                }
+            )
+        return rows
+
+    def heartbeat(self, session: Session, runner: Participant, beat: Heartbeat) -> None:
+        presence = runner.presence
+        presence.heartbeat_ms = presence.seen_ms = self._core.clock.ticks_ms()
+        if beat.slots is not None and session.manifest.is_full:
+            # Jobs it has claimed count as taken in its own figure; those on their way do not.
+            running = sum(job.state == JobState.RUNNING for job in session.jobs_of(runner.key))
+            presence.capacity = max(0, min(beat.slots, 1000)) + running
+
+    def stream_opened(self, session: Session, runner: Participant) -> None:
+        """Says again what the runner may have missed while it had no stream."""
+        runner.presence.streams += 1
+        runner.presence.seen_ms = self._core.clock.ticks_ms()
+        for job in session.jobs_of(runner.key):
+            self._tell_runner(session, job)
+
+    def stream_closed(self, runner: Participant) -> None:
+        runner.presence.streams -= 1
+        runner.presence.seen_ms = self._core.clock.ticks_ms()
+
+    # ── the life of a job ────────────────────────────────────────────────────────────────────
+
+    def job(self, session: Session, job_id: str) -> Job:
+        found = session.jobs.get(ItemId(job_id))
+        if found is None:
+            raise Refusal("not_found", "no such job in this session")
+        return found
+
+    async def claim(self, session: Session, runner: Participant, job_id: str) -> None:
+        """The runner begins. Raises Refusal `not_assigned` when the job is not its own any more."""
+        async with session.lock:
+            job = self.job(session, job_id)
+            if job.runner != runner.key or not job.is_active:
+                raise Refusal("not_assigned", "this job is not assigned to this runner")
+            if job.state == JobState.ASSIGNED:
+                await self._change(session, job, JobState.RUNNING, None)
+
+    async def cancel(self, session: Session, who: Participant, job_id: str) -> None:
+        """Withdraws a job nobody has begun; asks the runner to stop one it has."""
+        async with session.lock:
+            job = self.job(session, job_id)
+            if who.role is not Role.OWNER and who.key != job.author:
+                raise Refusal("forbidden", "only the owner and the job's author may cancel it")
+            if not job.is_active:
+                return
+            if job.cancel_ms is None:
+                asked = records.CancelAsked(self._core.clock.now_ms(), job.id, who.key)
+                await self._core.write(session, asked)
+            self._tell_runner(session, job)
+            if job.state == JobState.ASSIGNED:
+                await self._change(session, job, JobState.FAILED, CANCELLED)
+
+    async def post_result(
+        self,
+        session: Session,
+        runner: Participant,
+        envelope: Envelope,
+        start: bytes,
+        body: Body,
+    ) -> int:
+        """Takes the result of a job from the runner it was given to, once. Raises Refusal."""
+        known = self._items.known(session, envelope)
+        if known is not None:
+            await known
+            return session.items[envelope.id].seq
+        self._job_answered(session, runner, envelope)
+        async with (
+            self._blobs.receive(session, envelope.blob_size, start, body) as blob,
+            session.lock,
+        ):
+            job = self._job_answered(session, runner, envelope)
+
+            def changes(posted: records.Posted) -> Sequence[AnyRecord]:
+                done = records.JobChanged(posted.at_ms, job.id, JobState.FINISHED, runner.key, None)
+                return [msgspec.structs.replace(posted, job=job.id), done]
+
+            await self._items.store(session, runner, envelope, blob, changes)
+            seq = session.items[envelope.id].seq
+            result = {"envelope": envelope.document, "seq": seq}
+            self._core.hub.tell_job(session.id, job.id, _message(EventKind.ITEM, result))
+            self._announce(session, job)
+        return seq
+
+    def _job_answered(self, session: Session, runner: Participant, envelope: Envelope) -> Job:
+        """The job a result names first, if this runner may answer it."""
+        refs = envelope.header.refs
+        job = session.jobs.get(ItemId(refs[0].id)) if refs else None
+        if job is None or refs[0].blob_sha256 != b64u_encode(job.blob_sha256):
+            raise Refusal("invalid_item", "a result names its job first among its references")
+        if job.runner is None or job.runner != runner.key:
+            raise Refusal("not_assigned", "this job was not assigned to this participant")
+        if job.result is not None and job.result != envelope.id:
+            raise Refusal("duplicate", "this job has its result already")
+        return job
+
+    # ── ends nobody reports ──────────────────────────────────────────────────────────────────
+
+    async def end_overdue(self, session: Session, started_ms: int) -> None:
+        """Ends jobs whose time is over; `started_ms` is when this relay process began."""
+        for job in list(session.active_jobs.values()):
+            if self._overdue(session, job, started_ms) is None:
+                continue
+            async with session.lock:
+                reason = self._overdue(session, job, started_ms)
+                if reason is not None and not session.is_closed:
+                    self._withdraw(session, job)
+                    await self._change(session, job, JobState.FAILED, reason)
+
+    def _overdue(self, session: Session, job: Job, started_ms: int) -> str | None:
+        """The reason to end a job now, or None."""
+        if not job.is_active or job.runner is None:
+            return None
+        config, now_ms = self._core.config, self._core.clock.now_ms()
+        runner = session.participants[job.runner]
+        away_ms = self._core.clock.ticks_ms() - runner.presence.seen_ms
+        if not runner.is_here:
+            return RUNNER_LOST
+        if job.cancel_ms is not None:
+            since_ms = max(job.cancel_ms, started_ms)
+            return CANCELLED if now_ms - since_ms >= config.cancel_s * 1000 else None
+        if not runner.presence.streams and away_ms >= config.runner_grace_s * 1000:
+            return RUNNER_LOST
+        if job.claimed_ms is None:
+            since_ms = max(job.assigned_ms, started_ms)
+            return RUNNER_LOST if now_ms - since_ms >= config.claim_s * 1000 else None
+        job_limits = session.manifest.job_limits
+        limit_s = config.runner_grace_s + (job_limits.timeout_s if job_limits else 0)
+        return RUNNER_LOST if now_ms - job.claimed_ms >= limit_s * 1000 else None
+
+    def _withdraw(self, session: Session, job: Job) -> None:
+        if job.runner is not None:
+            message = _message(EventKind.JOB_CANCEL, {"job": job.id})
+            self._core.hub.tell_runner(session.id, job.runner, message)
+
+    # ── helpers ──────────────────────────────────────────────────────────────────────────────
+
+    async def _change(self, session: Session, job: Job, state: str, reason: str | None) -> None:
+        record = records.JobChanged(self._core.clock.now_ms(), job.id, state, job.runner, reason)
+        await self._core.write(session, record)
+        self._announce(session, job)
+
+    def _announce(self, session: Session, job: Job) -> None:
+        """Tells the runner and the job's own streams what has become of it."""
+        if job.state == JobState.ASSIGNED:
+            self._tell_runner(session, job)
+        self._core.hub.tell_job(session.id, job.id, _message(EventKind.JOB, describe(job)))
+        if not job.is_active:
+            self._core.hub.tell_job(session.id, job.id, _message(EventKind.END, {}))
+            self._core.hub.end_job(session.id, job.id)
+
+    def _tell_runner(self, session: Session, job: Job) -> None:
+        if job.runner is None:
+            return
+        kind = EventKind.JOB_ASSIGNED if job.cancel_ms is None else EventKind.JOB_CANCEL
+        if kind == EventKind.JOB_ASSIGNED and job.state != JobState.ASSIGNED:
+            return
+        self._core.hub.tell_runner(session.id, job.runner, _message(kind, {"job": job.id}))
+
+
+def describe(job: Job) -> dict[str, object]:
+    """What `GET /jobs/{id}` and a `job` event say."""
+    return {"job": job.id, "state": job.state, "runner": job.runner, "reason": job.reason}
+
+
+def _parse_target(text: str | None) -> Target:
+    if text is None:
+        raise Refusal("bad_request", "the header airlox-target is missing")
+    try:
+        return parse_target(text)
+    except ProtocolError as error:
+        raise refuse("bad_request", error) from None
+
+
+def _matches(runner: Participant, target: Target) -> bool:
+    if isinstance(target, AnyRunner):
+        return True
+    if isinstance(target, OneRunner):
+        return runner.key == target.participant_pub
+    info = runner.join.runner
+    return info is not None and set(target.labels) <= set(info.labels)
+
+
+def _message(kind: str, data: object) -> bytes:
+    return encode_event(None, kind, msgspec.json.encode(data).decode())

@@ -1,0 +1,384 @@
+"""HTTP to service and back: parse, call, answer. No rules here.
+
+One function per endpoint; `ROUTES` maps a method and the shape of a path (a star for each id) to
+it. Errors are answered in app.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from airlox.errors import ProtocolError
+from airlox.protocol import canonical, limits
+from airlox.protocol.encoding import ItemId
+from airlox.protocol.item import Kind
+from airlox.protocol.keys import Role
+from airlox.protocol.wire import Headers
+from airlox.relay import live
+from airlox.relay.http import JSON, NO_STORE, STREAM_HEADERS, Call
+from airlox.relay.hub import CHUNK_BYTES, Stream
+from airlox.relay.jobs import Heartbeat, describe
+from airlox.relay.refusals import Refusal
+from airlox.relay.relay import Relay
+from airlox.relay.state import Participant, Session
+from airlox.relay.store.base import BlobReader
+
+HEARTBEAT_BYTES: Final = 1024
+READ_BYTES: Final = 256 << 10
+
+Handler = Callable[[Relay, Call], Awaitable[None]]
+
+
+def _enter(relay: Relay, call: Call) -> tuple[Session, Participant]:
+    """The session of the path and the participant of the token."""
+    session = relay.core.session(call.sid)
+    return session, relay.core.authenticate(session, call.token())
+
+
+def _enter_as_runner(relay: Relay, call: Call) -> tuple[Session, Participant]:
+    session, who = _enter(relay, call)
+    relay.core.check_role(who, Role.RUNNER, what="do this")
+    return session, who
+
+
+# ── sessions and participants ────────────────────────────────────────────────────────────────
+
+
+async def create(relay: Relay, call: Call) -> None:
+    document = await call.text(limits.MANIFEST_BYTES)
+    sid = await relay.core.create(document, call.address)
+    await call.answer_json({"session_id": sid}, 201)
+
+
+async def manifest(relay: Relay, call: Call) -> None:
+    session = relay.core.session(call.sid)
+    await call.answer_json({"signed_manifest": session.manifest.document})
+
+
+async def join(relay: Relay, call: Call) -> None:
+    session = relay.core.session(call.sid)
+    document = await call.text(limits.JOIN_BYTES)
+    is_new, token = await relay.core.join(session, document, call.header(Headers.JOIN_SECRET))
+    await call.answer_json({"token": token}, 201 if is_new else 200)
+
+
+async def leave(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.core.leave(session, who)
+    await call.answer_json({})
+
+
+async def close(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.core.close(session, who)
+    await call.answer_json({})
+
+
+async def revoke(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    gone = await relay.core.revoke(session, who, call.id)
+    await call.answer_json({"participants": [each.key for each in gone]})
+
+
+async def audit(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    lines = await relay.core.audit(session, who)
+    await call.answer(200, lines, ((b"content-type", b"application/x-ndjson"), NO_STORE))
+
+
+# ── events ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def events(relay: Relay, call: Call) -> None:
+    """Every event after a number, in one answer, sent in pieces: a long list blocks nobody."""
+    session, _ = _enter(relay, call)
+    after = call.number_after(call.query("after"), "after")
+    at, end = (0 if after is None else after + 1), len(session.events)
+    part = bytearray(b'{"events":[')
+    has_begun = False
+    for seq in range(at, end):
+        event = session.events[seq]
+        part += b"" if seq == at else b","
+        part += f'{{"seq":{seq},"kind":"{event.kind}","data":{event.data}}}'.encode()
+        if len(part) >= CHUNK_BYTES:
+            if not has_begun:
+                await call.begin(200, (JSON, NO_STORE))
+                has_begun = True
+            await call.send_part(bytes(part))
+            part.clear()
+    part += b"]}"
+    if not has_begun:
+        await call.answer(200, bytes(part), (JSON, NO_STORE))
+        return
+    await call.send_part(bytes(part))
+    await call.finish()
+
+
+async def stream(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    last = call.number_after(call.header(Headers.LAST_EVENT_ID), Headers.LAST_EVENT_ID)
+    feed = relay.core.hub.open_feed(session, -1 if last is None else last, who.key)
+    await _serve_stream(relay, call, session, feed)
+
+
+async def _serve_stream(
+    relay: Relay, call: Call, session: Session, source: Stream, job: ItemId | None = None
+) -> None:
+    """Writes a stream until it ends or its reader has gone."""
+    source.writer = asyncio.current_task()
+    watcher = asyncio.create_task(_end_at_disconnect(call, source))
+    try:
+        await call.begin(200, STREAM_HEADERS)
+        await call.send_part(b": open\n\n")
+        while chunk := await source.next_chunk():
+            await call.send_part(chunk)
+        await call.finish()
+    finally:
+        watcher.cancel()
+        relay.core.hub.leave(session.id, source, job)
+
+
+async def _end_at_disconnect(call: Call, source: Stream) -> None:
+    await call.wait_for_disconnect()
+    source.end()
+
+
+# ── items and blobs ──────────────────────────────────────────────────────────────────────────
+
+
+async def post_item(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    envelope, start = await relay.items.read_envelope(session, who, call.body)
+    if envelope.header.kind is Kind.JOB:
+        raise Refusal("bad_request", "jobs are posted to /jobs")
+    if envelope.header.kind is Kind.RESULT:
+        seq = await relay.jobs.post_result(session, who, envelope, start, call.body)
+    else:
+        seq = await relay.items.post(session, who, envelope, start, call.body)
+    await call.answer_json({"seq": seq}, 201)
+
+
+async def get_blob(relay: Relay, call: Call) -> None:
+    session, _ = _enter(relay, call)
+    await _send_blob(relay, call, await relay.items.open_blob(session, call.id))
+
+
+async def _send_blob(relay: Relay, call: Call, reader: BlobReader) -> None:
+    try:
+        if reader.size <= READ_BYTES:
+            await _send_parts(relay, call, reader)
+            return
+        async with relay.blobs.transfer():
+            await _send_parts(relay, call, reader)
+    finally:
+        reader.close()
+
+
+async def _send_parts(relay: Relay, call: Call, reader: BlobReader) -> None:
+    """A reader that takes the bytes too slowly is cut off."""
+    config = relay.core.config
+    head = (
+        (b"content-type", b"application/octet-stream"),
+        (b"content-length", b"%d" % reader.size),
+        NO_STORE,
+    )
+    async with asyncio.timeout(config.body_s + reader.size / config.min_bytes_per_second):
+        await call.begin(200, head)
+        while part := await reader.read(READ_BYTES):
+            await call.send_part(part)
+        await call.finish()
+
+
+async def put_blob(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.items.reseed(session, who, call.id, call.body)
+    await call.answer_json({})
+
+
+async def ack(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.items.ack(session, who, call.id)
+    await call.answer(204)
+
+
+async def want(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.items.want(session, who, call.id)
+    await call.answer_json({})
+
+
+# ── runners ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def runners(relay: Relay, call: Call) -> None:
+    session, _ = _enter(relay, call)
+    await call.answer_json({"runners": relay.jobs.listing(session)})
+
+
+async def approve(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.core.approve(session, who, call.id)
+    await call.answer_json({})
+
+
+async def reject(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.core.reject(session, who, call.id)
+    await call.answer_json({})
+
+
+async def heartbeat(relay: Relay, call: Call) -> None:
+    """Answered with JSON, never with an empty body: that would end a 0.1.0 runner."""
+    session, who = _enter_as_runner(relay, call)
+    data = await call.body.all(HEARTBEAT_BYTES)
+    try:
+        beat = canonical.decode_loose(data, Heartbeat, "heartbeat")
+    except ProtocolError as error:
+        raise Refusal("bad_request", error.message) from None
+    relay.jobs.heartbeat(session, who, beat)
+    await call.answer_json({})
+
+
+async def runner_stream(relay: Relay, call: Call) -> None:
+    session, who = _enter_as_runner(relay, call)
+    box = relay.core.hub.open_runner(session, who.key)
+    relay.jobs.stream_opened(session, who)
+    try:
+        await _serve_stream(relay, call, session, box)
+    finally:
+        relay.jobs.stream_closed(who)
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def post_job(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    envelope, start = await relay.items.read_envelope(session, who, call.body)
+    target = call.header(Headers.TARGET)
+    job, refusal = await relay.jobs.submit(session, who, envelope, target, start, call.body)
+    if refusal is not None:
+        raise refusal
+    await call.answer_json({"runner": job.runner}, 201)
+
+
+async def get_job(relay: Relay, call: Call) -> None:
+    session, _ = _enter(relay, call)
+    await call.answer_json(describe(relay.jobs.job(session, call.id)))
+
+
+async def claim(relay: Relay, call: Call) -> None:
+    session, who = _enter_as_runner(relay, call)
+    await relay.jobs.claim(session, who, call.id)
+    await call.answer_json({})
+
+
+async def cancel(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.jobs.cancel(session, who, call.id)
+    await call.answer_json({})
+
+
+async def post_output(relay: Relay, call: Call) -> None:
+    session, who = _enter_as_runner(relay, call)
+    job = relay.jobs.job(session, call.id)
+    relay.live.post(session, who, job, await call.body.all(live.SEGMENT_FRAME_BYTES))
+    await call.answer(204)
+
+
+async def post_lack(relay: Relay, call: Call) -> None:
+    session, who = _enter_as_runner(relay, call)
+    job = relay.jobs.job(session, call.id)
+    sealed = await call.body.all(limits.LACK_BYTES + limits.BLOB_OVERHEAD_BYTES)
+    relay.live.post_lack(session, who, job, sealed)
+    await call.answer(204)
+
+
+async def job_stream(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    job = relay.jobs.job(session, call.id)
+    from_byte = call.number_after(call.query("from"), "from") or 0
+    box = relay.live.open(session, who, job, from_byte, _result_event(session, job.result))
+    await _serve_stream(relay, call, session, box, job.id)
+
+
+def _result_event(session: Session, result: ItemId | None) -> str | None:
+    """Data of the `item` event of a job's stream: that of the session's event and its number."""
+    if result is None:
+        return None
+    seq = session.items[result].seq
+    data = msgspec.json.decode(session.events[seq].data)
+    return msgspec.json.encode({**data, "seq": seq}).decode()
+
+
+async def put_pack(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    size = call.number_after(call.header("content-length"), "content-length")
+    if size is None:
+        raise Refusal("bad_request", "a pack states its length")
+    is_new = await relay.packs.put(session, who, call.id, _pack_number(call), size, call.body)
+    await call.answer_json({}, 201 if is_new else 200)
+
+
+async def list_packs(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await call.answer_json({"packs": relay.packs.listing(session, who, call.id)})
+
+
+async def get_pack(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await _send_blob(relay, call, await relay.packs.open(session, who, call.id, _pack_number(call)))
+
+
+def _pack_number(call: Call) -> int:
+    number = call.number_after(call.parts[4], "the pack's number")
+    if number is None:
+        raise Refusal("not_found", "no such pack")
+    return number
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────
+
+ROUTES: Final[dict[tuple[str, ...], Handler]] = {
+    ("POST",): create,
+    ("GET", "*"): manifest,
+    ("POST", "*", "participants"): join,
+    ("POST", "*", "leave"): leave,
+    ("POST", "*", "close"): close,
+    ("POST", "*", "roles", "*", "revoke"): revoke,
+    ("GET", "*", "audit.jsonl"): audit,
+    ("GET", "*", "events"): events,
+    ("GET", "*", "stream"): stream,
+    ("POST", "*", "items"): post_item,
+    ("GET", "*", "items", "*", "blob"): get_blob,
+    ("PUT", "*", "items", "*", "blob"): put_blob,
+    ("POST", "*", "items", "*", "ack"): ack,
+    ("POST", "*", "items", "*", "want"): want,
+    ("GET", "*", "runners"): runners,
+    ("POST", "*", "runners", "*", "approve"): approve,
+    ("POST", "*", "runners", "*", "reject"): reject,
+    ("POST", "*", "runners", "me", "heartbeat"): heartbeat,
+    ("GET", "*", "runners", "me", "stream"): runner_stream,
+    ("POST", "*", "jobs"): post_job,
+    ("GET", "*", "jobs", "*"): get_job,
+    ("POST", "*", "jobs", "*", "claim"): claim,
+    ("POST", "*", "jobs", "*", "cancel"): cancel,
+    ("POST", "*", "jobs", "*", "output"): post_output,
+    ("POST", "*", "jobs", "*", "lack"): post_lack,
+    ("GET", "*", "jobs", "*", "stream"): job_stream,
+    ("GET", "*", "jobs", "*", "packs"): list_packs,
+    ("PUT", "*", "jobs", "*", "packs", "*"): put_pack,
+    ("GET", "*", "jobs", "*", "packs", "*"): get_pack,
+}
+
+
+def find_route(method: str, parts: list[str]) -> Handler | None:
+    """The handler of a path; ids are never looked at."""
+    shape = ["*" if place % 2 == 0 else part for place, part in enumerate(parts)]
+    if parts[1:3] == ["runners", "me"]:
+        shape[2] = "me"
+    return ROUTES.get((method, *shape))

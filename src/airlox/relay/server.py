@@ -1,0 +1,124 @@
+"""The relay on a socket: uvicorn with the settings that streams and pooled connections need."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from airlox.errors import UsageError
+from airlox.relay.app import App
+from airlox.relay.config import Config
+from airlox.relay.relay import Relay
+from airlox.relay.store.base import Store
+from airlox.relay.store.disk import DiskStore
+from airlox.relay.store.memory import MemoryStore
+
+KEEP_ALIVE_S: Final = 75
+"""Longer than clients keep a connection in their pools, so that it does not die under one."""
+GRACE_S: Final = 1
+BACKLOG: Final = 2048
+
+
+def make_store(config: Config) -> Store:
+    return MemoryStore() if config.data is None else DiskStore(Path(config.data), config)
+
+
+def bind(config: Config) -> socket.socket:
+    """A listening socket. Raises UsageError when the address cannot be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Connections inherit it: one whose other end takes nothing is broken by the system.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, config.stall_s * 1000)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror or error}",
+            hint="choose another address with --listen; port 0 takes a free port",
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The base URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams before it waits for connections to finish."""
+
+    def __init__(self, config: uvicorn.Config, relay: Relay, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._relay = relay
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._relay.end_streams()
+        await super().shutdown(sockets)
+
+
+class RelayServer:
+    """One relay that serves a socket until it is told to stop."""
+
+    def __init__(self, config: Config, version: str, listener: socket.socket) -> None:
+        self.relay = Relay(config, make_store(config))
+        self.url = address_of(listener)
+        self._listener = listener
+        self._uvicorn = uvicorn.Config(
+            App(self.relay, version),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+            limit_concurrency=config.max_connections,
+            backlog=BACKLOG,
+        )
+        self._server: _Server | None = None
+
+    async def serve(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serves until `stop`, SIGTERM or SIGINT. Raises StorageError when it cannot begin."""
+        await self.relay.start()
+        try:
+            self._server = _Server(self._uvicorn, self.relay, on_ready)
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            self._listener.close()
+            await self.relay.stop()
+
+    def stop(self) -> None:
+        """May be called from any thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+def run(server: RelayServer, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Serves in an event loop of its own: uvloop where there is one."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if sys.platform != "win32":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(server.serve(on_ready))

@@ -1,0 +1,344 @@
+"""What the relay accepts and why, free of HTTP: sessions, participants, tokens.
+
+Posting is in items.py, jobs in jobs.py, live output in live.py, trees in packs.py; all of them
+work on the `Core` made here. The rules that hold everywhere:
+
+- Nothing is acknowledged before its record is durable, and nothing changes in memory before
+  that either: `commit` writes, then applies, then wakes the streams, in the order of the disk.
+- Whatever changes participants or jobs holds the session's lock over its check and its commit.
+- A session that has ended is gone at once: `session` answers 404 from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from airlox.errors import AirloxError, ProtocolError
+from airlox.protocol.cert import Join, parse_join
+from airlox.protocol.digest import sha256
+from airlox.protocol.encoding import PublicKey, SessionId, b64u_decode, b64u_encode
+from airlox.protocol.keys import Role
+from airlox.protocol.manifest import Manifest, Mode, parse_manifest
+from airlox.protocol.sse import encode_event
+from airlox.protocol.wire import EventKind
+from airlox.relay import records
+from airlox.relay.audit import audit_lines
+from airlox.relay.clock import Clock
+from airlox.relay.config import Config
+from airlox.relay.hub import Hub
+from airlox.relay.quotas import Quotas
+from airlox.relay.records import AnyRecord
+from airlox.relay.refusals import Refusal, refuse
+from airlox.relay.state import Participant, Session
+from airlox.relay.store.base import Store
+
+log = logging.getLogger("airlox.relay")
+
+TOKEN_BYTES = 32
+
+
+class Core:
+    """The sessions of a relay, and how a change of one becomes durable and visible."""
+
+    def __init__(self, config: Config, store: Store, clock: Clock) -> None:
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self.hub = Hub(config, clock)
+        self.quotas = Quotas(config, clock)
+        self.sessions: dict[SessionId, Session] = {}
+        self._creating: set[SessionId] = set()
+
+    # ── start ────────────────────────────────────────────────────────────────────────────────
+
+    async def load(self) -> None:
+        """Reads every session from the store. One that cannot be read is logged and left alone."""
+        for sid in self.store.sessions():
+            session = Session(sid)
+            try:
+                for entry in await self.store.read(sid):
+                    session.apply(records.decode(entry))
+                manifest = session.manifest
+            except (AirloxError, msgspec.MsgspecError, KeyError, AttributeError):
+                log.exception("a session cannot be read", extra={"session": sid})
+                continue
+            if self._is_over(manifest):
+                await self.store.purge(sid)
+                continue
+            session.dropped.clear()
+            await self.store.retain(sid, session.blob_names())
+            for participant in session.participants.values():
+                participant.presence.seen_ms = self.clock.ticks_ms()
+            self.sessions[sid] = session
+
+    # ── finding ──────────────────────────────────────────────────────────────────────────────
+
+    def session(self, sid: str) -> Session:
+        """Raises Refusal `not_found`, also for a session past its time."""
+        session = self.sessions.get(SessionId(sid))
+        if session is None or session.is_closed or self._is_over(session.manifest):
+            raise Refusal("not_found", "no such session")
+        return session
+
+    def authenticate(self, session: Session, token: str | None) -> Participant:
+        """The participant a token belongs to. Raises Refusal `unauthorized`."""
+        if token:
+            digest = sha256(token.encode())
+            found = session.by_token.get(digest)
+            if (
+                found is not None
+                and found.is_here
+                and hmac.compare_digest(found.token_sha256, digest)
+            ):
+                return found
+        raise Refusal("unauthorized", "no token, or one that is not valid in this session")
+
+    def _is_over(self, manifest: Manifest) -> bool:
+        expires = manifest.expires_at_ms
+        return expires is not None and self.clock.now_ms() >= expires
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────
+
+    def commit(
+        self,
+        session: Session,
+        changes: Sequence[AnyRecord],
+        blob: tuple[str, bytes] | None = None,
+    ) -> asyncio.Future[None]:
+        """Writes records as one. When the future resolves they are durable, applied and told."""
+        if session.is_closed:
+            raise Refusal("not_found", "the session has ended")
+        future = self.store.append(session.id, [records.encode(each) for each in changes], blob)
+        # Callbacks run in the order of the disk, and before whoever awaits the future goes on.
+        future.add_done_callback(functools.partial(self._committed, session, changes))
+        return future
+
+    def _committed(
+        self, session: Session, changes: Iterable[AnyRecord], future: asyncio.Future[None]
+    ) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        for record in changes:
+            session.apply(record)
+        for name in session.dropped:
+            self.store.drop_blob(session.id, name)
+        session.dropped.clear()
+        self.hub.ring(session.id)
+
+    async def write(self, session: Session, *changes: AnyRecord) -> None:
+        """`commit`, awaited. Whoever waits may be cancelled; the write is not."""
+        await asyncio.shield(self.commit(session, changes))
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, document: str, address: str) -> SessionId:
+        """Opens the session of a signed manifest. Raises Refusal."""
+        self.quotas.take_create(address)
+        self.quotas.check_disk()
+        try:
+            manifest = parse_manifest(document)
+        except ProtocolError as error:
+            raise refuse("invalid_manifest", error) from None
+        sid = manifest.session_id
+        self._check_terms(manifest)
+        if sid in self.sessions or sid in self._creating:
+            raise Refusal("exists", "the session exists already")
+        session = Session(sid)
+        record = records.Created(self.clock.now_ms(), document)
+        self._creating.add(sid)
+        try:
+            await asyncio.shield(self.commit(session, [record]))
+            self.sessions[sid] = session
+        finally:
+            self._creating.discard(sid)
+        log.info("session created", extra={"session": sid, "mode": str(manifest.mode)})
+        return sid
+
+    def _check_terms(self, manifest: Manifest) -> None:
+        config, now_ms = self.config, self.clock.now_ms()
+        if len(self.sessions) + len(self._creating) >= config.max_sessions:
+            raise Refusal("full", "the relay has as many sessions as it allows")
+        if manifest.max_item_bytes > config.max_item_bytes:
+            raise Refusal(
+                "policy", f"this relay takes items of at most {config.max_item_bytes} bytes"
+            )
+        if manifest.expires_at_ms is None:
+            if not config.allow_never_expires:
+                raise Refusal("never_expires_not_allowed", "this relay wants sessions to expire")
+        elif manifest.expires_at_ms - manifest.created_at_ms > config.max_lifetime_s * 1000:
+            raise Refusal(
+                "policy", f"this relay lets a session live for at most {config.max_lifetime_s} s"
+            )
+        if self._is_over(manifest):
+            raise Refusal("invalid_manifest", "the session would already have expired")
+        age_ms = now_ms - manifest.created_at_ms
+        if age_ms < -config.max_clock_ahead_s * 1000:
+            raise Refusal(
+                "invalid_manifest", "the manifest is dated in the future; check the clock"
+            )
+        if age_ms > config.max_manifest_age_s * 1000:
+            raise Refusal("invalid_manifest", "the manifest is too old to open a session with")
+
+    async def close(self, session: Session, by: Participant) -> None:
+        self.check_role(by, Role.OWNER, what="close the session")
+        await self.end(session, "closed by the owner")
+
+    async def end(self, session: Session, reason: str) -> None:
+        """Tells everybody, then removes every trace. Raises StorageError; then it has not ended."""
+        if session.is_closed:
+            return
+        session.is_closed = True
+        try:
+            await asyncio.shield(self.store.purge(session.id))
+        except AirloxError:
+            session.is_closed = False
+            raise
+        session.add_event(EventKind.CLOSED, {"reason": reason})
+        self.hub.ring(session.id)
+        self.hub.end_session(session.id)
+        if self.sessions.get(session.id) is session:
+            del self.sessions[session.id]
+        log.info("session ended", extra={"session": session.id, "reason": reason})
+
+    # ── participants ─────────────────────────────────────────────────────────────────────────
+
+    async def join(self, session: Session, document: str, secret: str | None) -> tuple[bool, str]:
+        """Takes a participant in: whether it is new, and its token. Raises Refusal.
+
+        A known join gets its token again only with the secret that was given the first time.
+        """
+        self.quotas.take_join(session)
+        try:
+            join = parse_join(document, session.manifest)
+            secret_bytes = None if secret is None else b64u_decode(secret, TOKEN_BYTES)
+        except ProtocolError as error:
+            raise refuse("invalid_join", error) from None
+        token = self._token(document, secret_bytes)
+        async with session.lock:
+            known = session.participants.get(join.participant_pub)
+            if known is not None:
+                return False, self._token_again(known, document, secret_bytes, token)
+            self._check_join(session, join)
+            record = records.Joined(
+                self.clock.now_ms(),
+                document,
+                sha256(token.encode()),
+                None if secret_bytes is None else sha256(secret_bytes),
+            )
+            await self.write(session, record)
+            session.participants[join.participant_pub].presence.seen_ms = self.clock.ticks_ms()
+        return True, token
+
+    def _token(self, document: str, secret: bytes | None) -> str:
+        """A random token; with a join secret it follows from that, so that it can be told again."""
+        if secret is None:
+            return b64u_encode(secrets.token_bytes(TOKEN_BYTES))
+        return b64u_encode(
+            hmac.digest(secret, b"airlox relay token\0" + document.encode(), "sha256")
+        )
+
+    def _token_again(
+        self, known: Participant, document: str, secret: bytes | None, token: str
+    ) -> str:
+        if (
+            secret is not None
+            and known.secret_sha256 is not None
+            and known.join.document == document
+            and hmac.compare_digest(known.secret_sha256, sha256(secret))
+            and known.is_here
+        ):
+            return token
+        raise Refusal("exists", "this participant has joined already")
+
+    def _check_join(self, session: Session, join: Join) -> None:
+        if join.role in session.revoked_roles:
+            raise Refusal("revoked", f"the role {join.role} was revoked by the owner")
+        if join.role is Role.RUNNER and session.manifest.mode is not Mode.EXECUTE:
+            raise Refusal("policy", "runners join execute sessions only")
+        self.quotas.check_disk()
+        self.quotas.check_room_for_participant(session)
+
+    async def leave(self, session: Session, who: Participant) -> None:
+        async with session.lock:
+            if not who.is_here:
+                return
+            await self.write(session, records.Left(self.clock.now_ms(), who.key))
+            self.hub.cut(session.id, {who.key})
+
+    async def revoke(self, session: Session, by: Participant, role: str) -> list[Participant]:
+        """Cuts off everybody with a role and lets nobody in with it; returns who was cut off."""
+        self.check_role(by, Role.OWNER, what="revoke a role")
+        if role not in (Role.SENDER, Role.OBSERVER, Role.RUNNER):
+            raise Refusal("not_found", "roles that can be revoked are sender, observer and runner")
+        async with session.lock:
+            if role in session.revoked_roles:
+                return []
+            gone = [
+                each
+                for each in session.participants.values()
+                if each.role == role and not each.has_left
+            ]
+            record = records.Revoked(self.clock.now_ms(), Role(role))
+            await self._cut_off(session, gone, record)
+        return gone
+
+    async def _cut_off(
+        self, session: Session, gone: Iterable[Participant], record: AnyRecord
+    ) -> None:
+        """Nothing of the `gone` is taken from now on; their streams end after they were told."""
+        for participant in gone:
+            participant.is_cut = True
+        try:
+            await self.write(session, record)
+        except AirloxError:
+            for participant in gone:
+                participant.is_cut = False
+            raise
+        self.hub.cut(session.id, {participant.key for participant in gone})
+
+    # ── approval of runners ──────────────────────────────────────────────────────────────────
+
+    async def approve(self, session: Session, by: Participant, key: str) -> None:
+        self.check_role(by, Role.OWNER, what="approve a runner")
+        async with session.lock:
+            runner = self.runner(session, key)
+            if runner.rejected:
+                raise Refusal("policy", "this runner was rejected, which is final")
+            if not runner.approved:
+                await self.write(session, records.Approved(self.clock.now_ms(), runner.key))
+
+    async def reject(self, session: Session, by: Participant, key: str) -> Participant:
+        self.check_role(by, Role.OWNER, what="reject a runner")
+        async with session.lock:
+            runner = self.runner(session, key)
+            if not runner.rejected:
+                message = encode_event(None, EventKind.REJECTED, "{}")
+                record = records.Rejected(self.clock.now_ms(), runner.key)
+                runner.is_cut = True
+                self.hub.tell_runner(session.id, runner.key, message)
+                await self._cut_off(session, [runner], record)
+        return runner
+
+    def runner(self, session: Session, key: str) -> Participant:
+        found = session.participants.get(PublicKey(key))
+        if found is None or found.role is not Role.RUNNER:
+            raise Refusal("not_found", "no such runner in this session")
+        return found
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    async def audit(self, session: Session, by: Participant) -> bytes:
+        self.check_role(by, Role.OWNER, Role.OBSERVER, what="read the audit trail")
+        entries = await self.store.read(session.id)
+        return await asyncio.to_thread(lambda: b"".join(audit_lines(map(records.decode, entries))))
+
+    def check_role(self, who: Participant, *allowed: Role, what: str) -> None:
+        if who.role not in allowed:
+            raise Refusal("forbidden", f"only the {' or '.join(allowed)} may {what}")

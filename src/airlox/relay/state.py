@@ -1,0 +1,398 @@
+"""The state of one session: the fold of its records, the same when they happen and at a start.
+
+`apply` never refuses: a record is something that was accepted and is durable. Rules are in
+service.py and its neighbours. Beside the folded state a session holds what only lives as long as
+the process (who is connected, what is on its way in); those fields say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from airlox.protocol.cert import Join, parse_join
+from airlox.protocol.digest import sha256
+from airlox.protocol.encoding import ItemId, PublicKey, SessionId
+from airlox.protocol.keys import Role
+from airlox.protocol.manifest import Manifest, parse_manifest
+from airlox.protocol.sse import encode_event
+from airlox.protocol.wire import EventKind, JobState
+from airlox.relay import records
+from airlox.relay.records import AnyRecord
+
+
+class Event(NamedTuple):
+    """An event of the session; its number is its place in the list. `data` is one line of JSON."""
+
+    kind: str
+    data: str
+
+
+class Presence:
+    """Whether a runner is there. Lives as long as the process; times are ticks."""
+
+    __slots__ = ("capacity", "heartbeat_ms", "seen_ms", "streams")
+
+    def __init__(self, now_ms: int) -> None:
+        self.streams = 0
+        self.heartbeat_ms: int | None = None
+        self.seen_ms = now_ms
+        """Last sign of life; a start of the relay counts as one."""
+        self.capacity = 1
+        """Jobs the runner takes at a time, by its own word."""
+
+
+class Participant:
+    __slots__ = (
+        "approved",
+        "bit",
+        "has_left",
+        "is_cut",
+        "join",
+        "presence",
+        "rejected",
+        "secret_sha256",
+        "token_sha256",
+    )
+
+    def __init__(self, join: Join, bit: int, token_sha256: bytes, secret: bytes | None) -> None:
+        self.join = join
+        self.bit = bit
+        """This participant's bit in sets that are kept as integers."""
+        self.token_sha256 = token_sha256
+        self.secret_sha256 = secret
+        self.has_left = False
+        """Left, revoked or rejected: the token is dead."""
+        self.is_cut = False
+        """About to be cut off: not durable yet, but nothing more is taken from this key."""
+        self.approved = False
+        self.rejected = False
+        self.presence = Presence(0)
+
+    @property
+    def key(self) -> PublicKey:
+        return self.join.participant_pub
+
+    @property
+    def is_here(self) -> bool:
+        return not self.has_left and not self.is_cut
+
+    @property
+    def role(self) -> Role:
+        return self.join.role
+
+
+class StoredItem:
+    __slots__ = (
+        "acks",
+        "author_bit",
+        "blob_sha256",
+        "envelope_sha256",
+        "has_blob",
+        "is_leaving",
+        "kind",
+        "seq",
+        "size",
+        "wants",
+    )
+
+    def __init__(self, record: records.Posted, seq: int, author_bit: int) -> None:
+        self.seq = seq
+        self.kind = record.kind
+        self.size = record.size
+        self.blob_sha256 = record.blob_sha256
+        self.envelope_sha256 = sha256(record.envelope.encode())
+        self.author_bit = author_bit
+        self.acks = 0
+        self.has_blob = True
+        self.is_leaving = False
+        """Its eviction is on the way to the disk. Lives as long as the process."""
+        self.wants: dict[str, int] | None = None
+        """Who asked for the evicted blob, and when."""
+
+
+class Job:
+    __slots__ = (
+        "assigned_ms",
+        "author",
+        "blob_sha256",
+        "cancel_ms",
+        "claimed_ms",
+        "ended_ms",
+        "id",
+        "reason",
+        "result",
+        "runner",
+        "state",
+        "target",
+    )
+
+    def __init__(self, job: ItemId, author: str, blob_sha256: bytes, target: str) -> None:
+        self.id = job
+        self.author = author
+        self.blob_sha256 = blob_sha256
+        self.target = target
+        self.state = JobState.FAILED
+        self.runner: PublicKey | None = None
+        self.reason: str | None = None
+        self.assigned_ms = 0
+        self.claimed_ms: int | None = None
+        self.cancel_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.result: ItemId | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in (JobState.ASSIGNED, JobState.RUNNING)
+
+
+class Pack(NamedTuple):
+    size: int
+    sha256: bytes
+
+
+class PackSet:
+    """The packs of one job's tree; `author` alone may add to them."""
+
+    __slots__ = ("author", "first_ms", "packs")
+
+    def __init__(self, author: str, first_ms: int) -> None:
+        self.author = author
+        self.first_ms = first_ms
+        self.packs: dict[int, Pack] = {}
+
+
+class Session:
+    def __init__(self, sid: SessionId) -> None:
+        self.id = sid
+        self.manifest: Manifest
+        self.participants: dict[PublicKey, Participant] = {}
+        self.by_token: dict[bytes, Participant] = {}
+        self.revoked_roles: set[Role] = set()
+        self.active_bits = 0
+        """Participants whose tokens live, as a set of bits."""
+        self.items: dict[ItemId, StoredItem] = {}
+        self.jobs: dict[ItemId, Job] = {}
+        self.active_jobs: dict[ItemId, Job] = {}
+        self.pack_sets: dict[ItemId, PackSet] = {}
+        self.events: list[Event] = []
+        self.events_bytes = 0
+        self.sealed_bytes = 0
+        """Bytes of blobs and packs on the relay."""
+        # as long as the process
+        self.is_closed = False
+        self.lock = asyncio.Lock()
+        """Held over check and commit of whatever changes participants or jobs."""
+        self.committing: dict[ItemId, tuple[bytes, asyncio.Future[None]]] = {}
+        """Items on their way to the disk: digest of the envelope, and when they are there."""
+        self.committing_bytes = 0
+        self.incoming_bytes = 0
+        self.someone_left = False
+        """Blobs may have been kept for nobody else; the sweeper looks."""
+        self.dropped: list[str] = []
+        """Names of blobs that `apply` let go of; whoever applies takes them from the store."""
+        self._newest: tuple[int, bytes] = (-1, b"")
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def sse(self, seq: int) -> bytes:
+        """An event as it stands on a stream. The newest is encoded once for all its readers."""
+        if self._newest[0] != seq:
+            event = self.events[seq]
+            encoded = encode_event(seq, event.kind, event.data)
+            if seq != len(self.events) - 1:
+                return encoded
+            self._newest = (seq, encoded)
+        return self._newest[1]
+
+    def recipients(self, item: StoredItem) -> int:
+        """Who should store the item's blob: everybody who is here, but its author."""
+        return self.active_bits & ~item.author_bit
+
+    def blob_names(self) -> set[str]:
+        """Names of all blobs the session should have."""
+        names = {str(item_id) for item_id, item in self.items.items() if item.has_blob}
+        for job, found in self.pack_sets.items():
+            names.update(pack_name(job, number) for number in found.packs)
+        return names
+
+    def runners(self) -> list[Participant]:
+        """Runners in the order in which they joined, without those who left."""
+        return [
+            each
+            for each in self.participants.values()
+            if each.role is Role.RUNNER and (not each.has_left or each.rejected)
+        ]
+
+    def jobs_of(self, runner: PublicKey) -> list[Job]:
+        """Jobs a runner was given and has not ended."""
+        return [job for job in self.active_jobs.values() if job.runner == runner]
+
+    # ── applying ─────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, record: AnyRecord) -> None:
+        """Takes in what happened."""
+        _APPLY[type(record)](self, record)
+
+    def add_event(self, kind: str, data: object) -> None:
+        event = Event(kind, msgspec.json.encode(data).decode())
+        # `{"seq":N,"kind":"K","data":…},` in the answer of `/events`
+        self.events_bytes += len(event.data.encode()) + len(kind) + 40
+        self.events.append(event)
+
+    def _on_created(self, record: records.Created) -> None:
+        self.manifest = parse_manifest(record.manifest)
+
+    def _on_joined(self, record: records.Joined) -> None:
+        join = parse_join(record.join, self.manifest)
+        participant = Participant(
+            join, 1 << len(self.participants), record.token_sha256, record.secret_sha256
+        )
+        self.participants[participant.key] = participant
+        self.by_token[record.token_sha256] = participant
+        self.active_bits |= participant.bit
+        self.add_event(EventKind.PARTICIPANT, {"signed_join": record.join})
+
+    def _on_posted(self, record: records.Posted) -> None:
+        author = self.participants[PublicKey(record.author)]
+        item_id = ItemId(record.item)
+        self.items[item_id] = StoredItem(record, len(self.events), author.bit)
+        self.sealed_bytes += record.size
+        self.add_event(EventKind.ITEM, {"envelope": record.envelope})
+        if record.target is not None:
+            self.jobs[item_id] = Job(item_id, record.author, record.blob_sha256, record.target)
+        if record.job is not None:
+            self.jobs[ItemId(record.job)].result = item_id
+
+    def _on_acked(self, record: records.Acked) -> None:
+        self.items[ItemId(record.item)].acks |= self._bit(record.participant)
+
+    def _on_left(self, record: records.Left) -> None:
+        self._cut_off(self.participants[PublicKey(record.participant)])
+        self.add_event(EventKind.LEFT, {"participant_pub": record.participant})
+
+    def _on_revoked(self, record: records.Revoked) -> None:
+        self.revoked_roles.add(record.role)
+        gone = [
+            each
+            for each in self.participants.values()
+            if each.role is record.role and not each.has_left
+        ]
+        for participant in gone:
+            self._cut_off(participant)
+        keys = [participant.key for participant in gone]
+        self.add_event(EventKind.REVOKED, {"role": record.role, "participants": keys})
+
+    def _on_approved(self, record: records.Approved) -> None:
+        self.participants[PublicKey(record.participant)].approved = True
+
+    def _on_rejected(self, record: records.Rejected) -> None:
+        participant = self.participants[PublicKey(record.participant)]
+        participant.rejected = True
+        self._cut_off(participant)
+
+    def _on_wanted(self, record: records.Wanted) -> None:
+        item = self.items[ItemId(record.item)]
+        # Who asks has lost what it once acknowledged.
+        item.acks &= ~self._bit(record.participant)
+        item.wants = {**(item.wants or {}), record.participant: record.at_ms}
+        self.add_event(EventKind.WANT, {"item": record.item, "by": record.participant})
+
+    def _on_evicted(self, record: records.Evicted) -> None:
+        item = self.items[ItemId(record.item)]
+        if item.has_blob:
+            item.has_blob = False
+            item.is_leaving = False
+            self.sealed_bytes -= item.size
+            self.dropped.append(record.item)
+        self.add_event(EventKind.EVICTED, {"item": record.item})
+
+    def _on_reseeded(self, record: records.Reseeded) -> None:
+        item = self.items[ItemId(record.item)]
+        if not item.has_blob:
+            item.has_blob = True
+            self.sealed_bytes += item.size
+        item.wants = None
+        self.add_event(EventKind.RESEEDED, {"item": record.item})
+
+    def _on_job(self, record: records.JobChanged) -> None:
+        job = self.jobs[ItemId(record.job)]
+        job.state = record.state
+        job.runner = None if record.runner is None else PublicKey(record.runner)
+        job.reason = record.reason
+        if record.state == JobState.ASSIGNED:
+            job.assigned_ms = record.at_ms
+        elif record.state == JobState.RUNNING:
+            job.claimed_ms = record.at_ms
+        else:
+            job.ended_ms = record.at_ms
+            self._drop_packs(job.id)
+        if job.is_active:
+            self.active_jobs[job.id] = job
+        else:
+            self.active_jobs.pop(job.id, None)
+        self.add_event(
+            EventKind.JOB,
+            {
+                "job": record.job,
+                "state": record.state,
+                "runner": record.runner,
+                "reason": record.reason,
+            },
+        )
+
+    def _on_cancel(self, record: records.CancelAsked) -> None:
+        self.jobs[ItemId(record.job)].cancel_ms = record.at_ms
+
+    def _on_pack(self, record: records.PackStored) -> None:
+        job = ItemId(record.job)
+        found = self.pack_sets.get(job)
+        if found is None:
+            found = self.pack_sets[job] = PackSet(record.author, record.at_ms)
+        found.packs[record.number] = Pack(record.size, record.sha256)
+        self.sealed_bytes += record.size
+
+    def _on_packs_dropped(self, record: records.PacksDropped) -> None:
+        self._drop_packs(ItemId(record.job))
+
+    def _drop_packs(self, job: ItemId) -> None:
+        found = self.pack_sets.pop(job, None)
+        if found is not None:
+            self.sealed_bytes -= sum(pack.size for pack in found.packs.values())
+            self.dropped += [pack_name(job, number) for number in found.packs]
+
+    def _cut_off(self, participant: Participant) -> None:
+        participant.has_left = True
+        self.someone_left = True
+        self.active_bits &= ~participant.bit
+        self.by_token.pop(participant.token_sha256, None)
+
+    def _bit(self, key: str) -> int:
+        return self.participants[PublicKey(key)].bit
+
+
+def pack_name(job: ItemId, number: int) -> str:
+    """Name of a pack in the store; an item id has no dot."""
+    return f"{job}.{number}"
+
+
+_APPLY: Final[dict[type, Callable[[Session, Any], None]]] = {
+    records.Created: Session._on_created,
+    records.Joined: Session._on_joined,
+    records.Posted: Session._on_posted,
+    records.Acked: Session._on_acked,
+    records.Left: Session._on_left,
+    records.Revoked: Session._on_revoked,
+    records.Approved: Session._on_approved,
+    records.Rejected: Session._on_rejected,
+    records.Wanted: Session._on_wanted,
+    records.Evicted: Session._on_evicted,
+    records.Reseeded: Session._on_reseeded,
+    records.JobChanged: Session._on_job,
+    records.CancelAsked: Session._on_cancel,
+    records.PackStored: Session._on_pack,
+    records.PacksDropped: Session._on_packs_dropped,
+}

@@ -1,0 +1,84 @@
+"""The periodic pass: what has expired, what is overdue, what nobody holds any more.
+
+One task; a fault in one session is logged and does not keep the pass from the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from airlox.errors import AirloxError
+from airlox.relay.hub import Hub
+from airlox.relay.items import Items
+from airlox.relay.jobs import Jobs
+from airlox.relay.live import Live
+from airlox.relay.packs import Packs
+from airlox.relay.service import Core
+from airlox.relay.state import Session
+
+log = logging.getLogger("airlox.relay")
+
+SLOW_EVERY = 20
+"""Of so many passes one does what may wait."""
+
+
+class Sweeper:
+    def __init__(self, core: Core, items: Items, jobs: Jobs, live: Live, packs: Packs) -> None:
+        self._core = core
+        self._items = items
+        self._jobs = jobs
+        self._live = live
+        self._packs = packs
+        self._hub: Hub = core.hub
+        self._started_ms = core.clock.now_ms()
+        self._passes = 0
+
+    async def run(self) -> None:
+        """Sweeps until it is cancelled."""
+        while True:
+            await self.sweep()
+            await asyncio.sleep(self._core.config.sweep_ms / 1000)
+
+    async def sweep(self) -> None:
+        """One pass."""
+        self._check_disk()
+        self._hub.tick()
+        now_ms = self._core.clock.now_ms()
+        for session in list(self._core.sessions.values()):
+            expires_ms = session.manifest.expires_at_ms
+            if expires_ms is not None and now_ms >= expires_ms:
+                await self._try(session, self._core.end(session, "expired"))
+                continue
+            if session.active_jobs:
+                await self._try(session, self._jobs.end_overdue(session, self._started_ms))
+            if session.someone_left:
+                session.someone_left = False
+                await self._try(session, self._items.evict_all_delivered(session))
+        self._passes += 1
+        if self._passes % SLOW_EVERY == 0:
+            await self._sweep_slowly()
+
+    async def _sweep_slowly(self) -> None:
+        self._core.quotas.forget_idle()
+        self._live.forget_ended()
+        for session in list(self._core.sessions.values()):
+            if session.pack_sets:
+                await self._try(session, self._packs.drop_unclaimed(session))
+
+    async def _try(self, session: Session, step: Coroutine[Any, Any, None]) -> None:
+        try:
+            await step
+        except AirloxError as error:
+            log.warning("sweep failed", extra={"session": session.id, "reason": error.message})
+        except Exception:
+            log.exception("sweep failed", extra={"session": session.id})
+
+    def _check_disk(self) -> None:
+        free = self._core.store.free_bytes()
+        is_full = free is not None and free < self._core.config.min_free_bytes
+        if is_full != self._core.quotas.disk_is_full:
+            self._core.quotas.disk_is_full = is_full
+            log.warning("disk below the watermark" if is_full else "disk above the watermark")
