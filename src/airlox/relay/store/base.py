@@ -6,6 +6,7 @@ Promises
 - `append` and `purge` are ordered: what was asked first is durable first, over all sessions.
 - A future that resolves means: the bytes survive `kill -9` and loss of power. One that fails
   means: nothing of that append will ever be read back.
+- A future is never resolved yet when it is given out: callbacks added to it at once run first.
 - Names are any text of 1 to 100 ASCII characters; the store makes them safe for its medium.
 - `append`, `purge` and `drop_blob` return at once and belong to the event loop's
   thread; everything that may wait for a disk happens elsewhere.

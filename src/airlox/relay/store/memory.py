@@ -102,6 +102,13 @@ class MemoryUpload:
 
 
 def _done() -> Future[None]:
-    future: Future[None] = asyncio.get_running_loop().create_future()
-    future.set_result(None)
+    """Resolves in the next turn of the loop, like a disk's: callbacks run before who awaits it."""
+    loop = asyncio.get_running_loop()
+    future: Future[None] = loop.create_future()
+    loop.call_soon(_resolve, future)
     return future
+
+
+def _resolve(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
