@@ -111,10 +111,13 @@ class Placing:
     def _remove(self, start: str, names: list[str]) -> None:
         pit = self._places.job / "pit"
         safefs.make_private_dir(pit)
-        with opened_root(pit) as pit_fd, suppress(OSError, JobRefused):
-            with _opened(self._places.work, start) as folder_fd:
-                for name in names:
-                    remove(folder_fd, os.fsencode(name), pit_fd)
+        with (
+            suppress(OSError, JobRefused),
+            opened_root(pit) as pit_fd,
+            _opened(self._places.work, start) as folder_fd,
+        ):
+            for name in names:
+                remove(folder_fd, os.fsencode(name), pit_fd)
 
     @contextmanager
     def _folder(self) -> Iterator[int]:

@@ -27,9 +27,9 @@ from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.digest import hash_of
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
-from airlox.protocol.job import Job
+from airlox.protocol.job import Job, PythonJob, ShellJob
 from airlox.protocol.live import RANDOM_BYTES, LiveWriter
-from airlox.protocol.payload import File, Meta, PythonJob, ShellJob
+from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
 from airlox.protocol.view import ItemStatus, Participant, Record
 
@@ -205,7 +205,8 @@ class Link:
         return blob
 
     def _open(self, record: Record, blob: bytes) -> tuple[Meta, bytes]:
-        assert record.envelope is not None and record.author is not None
+        assert record.envelope is not None
+        assert record.author is not None
         me = self.membership
         cert = record.author.join.cert
         return open_checked(me.manifest, cert, record.envelope, blob, me.invite.session_key)

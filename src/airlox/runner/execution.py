@@ -1,0 +1,516 @@
+"""One job, from its id to a signed, sealed answer: the story in one place.
+
+    order      the job as its author signed it; whether this runner may and can run it
+    prepare    inputs fetched and hashed; folders; the tree; inputs and program put in place
+    run        the plan in the sandbox, its output captured and followed live
+    answer     the verdict of the sandbox, out files, one result that fits
+
+What goes wrong before the program starts is a refusal with a code; what goes wrong after it is a
+failure with a cause. Either way an answer is in the spool before this module lets go of the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from msgspec import UNSET
+
+from airlox.client.membership import now_ms
+from airlox.errors import AirloxError, JobRefused, SandboxError, SessionClosed
+from airlox.protocol import limits
+from airlox.protocol.encoding import ItemId
+from airlox.protocol.item import ItemRef
+from airlox.protocol.job import (
+    Cause,
+    CauseKind,
+    Env,
+    Job,
+    LabelledRunner,
+    OneRunner,
+    Peak,
+    PythonJob,
+    code_sha256,
+)
+from airlox.protocol.keys import Role
+from airlox.protocol.live import STDERR, STDOUT
+from airlox.protocol.manifest import JobKind, JobLimits, Manifest
+from airlox.runner import answer as answers
+from airlox.runner import facts
+from airlox.runner.answer import Answer
+from airlox.runner.inputs import SCRIPT_NAME, Placing, place_script
+from airlox.runner.link import Link, Order, Unverified
+from airlox.runner.live import LiveOutput
+from airlox.runner.options import RunnerOptions
+from airlox.runner.outfiles import Gathered, gather
+from airlox.runner.output import Capture
+from airlox.runner.packages import Interpreter, PythonSupply
+from airlox.runner.progress import follow
+from airlox.runner.redact import Redactor
+from airlox.runner.slots import Running
+from airlox.runner.spool import Spool, Started
+from airlox.runner.trees import TreeBringer
+from airlox.runner.workspace import Places, Workspaces
+from airlox.sandbox import base, sweep
+from airlox.sandbox.base import Limits, Mount, Plan, Report, Sandbox
+from airlox.sandbox.sweep import StateFolder
+
+APPROVAL_S: Final = 10.0
+"""How long a job waits for the owner's signed approval, which may be on its way."""
+APPROVAL_POLL_S: Final = 1.0
+SYSTEM_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+PYTHON_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
+SYSTEM_ROOTS: Final = ("/usr", "/bin", "/sbin", "/opt", "/nix/store")
+
+Call = Callable[..., Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything a runner's jobs are carried out with."""
+
+    options: RunnerOptions
+    manifest: Manifest
+    session: JobLimits
+    kinds: tuple[JobKind, ...]
+    link: Link
+    sandbox: Sandbox
+    report: Report
+    state: StateFolder
+    workspaces: Workspaces
+    python: PythonSupply
+    spool: Spool
+    redactions: tuple[tuple[str, str], ...]
+    call: Callable[..., Awaitable[object]]
+    """Runs a blocking function of the client in a thread."""
+
+    @property
+    def env(self) -> Env:
+        """Where jobs run, for answers to jobs that never ran."""
+        network = facts.network_of(self.options, self.session.network) is base.Network.ON
+        return facts.env(self.report, self.options, network=network, interpreter=None)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known so far of one job under way."""
+
+    order: Order
+    env: Env
+    input_sha256: str | None = None
+    tree: str | None = None
+    applied: Limits | None = None
+    files: Gathered = field(default_factory=lambda: Gathered((), ()))
+
+    @property
+    def job(self) -> Job:
+        return self.order.job
+
+
+async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str | None:
+    """Carry out a claimed job; its status in a few words, or None when nothing is to be said.
+
+    `arrived` is set whenever the relay tells of a pack of this job.
+    """
+    if bench.link.was_run(running.job):
+        return None
+    try:
+        order = await bench.call(bench.link.order, running.job)
+    except Unverified as fault:
+        reason = f"the job did not verify: {fault.reason}"
+        refusal = answers.refused(fault.ref, bench.env, reason, "not_verified")
+        return await _hand_over(bench, refusal, Gathered((), ()))
+    if not isinstance(order, Order):
+        return None
+    attempt = _Attempt(order, bench.env)
+    try:
+        answer = await _carry_out(bench, running, attempt, arrived)
+    except SessionClosed:
+        raise
+    except AirloxError as error:
+        answer = _refusal(bench, running, attempt, error)
+    return await _hand_over(bench, answer, attempt.files)
+
+
+async def _carry_out(
+    bench: Bench, running: Running, attempt: _Attempt, arrived: asyncio.Event
+) -> Answer:
+    job = attempt.job
+    await _check_may_run(bench, running, attempt.order)
+    _check_can_run(bench, job)
+    if not answers.fits_at_all(bench.manifest, _blank(attempt)):
+        raise JobRefused(
+            "the session's items are too small for a result",
+            code="result_too_large",
+            hint="create a session with a larger item limit",
+        )
+    attempt.input_sha256 = await _hash_inputs(bench, running, job)
+    interpreter = await _interpreter(bench, job)
+    network = facts.network_of(bench.options, bench.session.network) is base.Network.ON
+    attempt.env = facts.env(bench.report, bench.options, network=network, interpreter=interpreter)
+    kept = job.tree is not UNSET and bench.options.workspaces
+    sender = attempt.order.author.public
+    async with bench.workspaces.for_job(
+        running, sender, kept=kept, fresh=job.fresh is not UNSET
+    ) as places:
+        if job.tree is not UNSET:
+            owner = bench.sandbox.owner()
+            bringer = TreeBringer(bench.link, running, job.tree, places, owner, arrived)
+            await bringer.bring(bench.call)
+            attempt.tree = job.tree.digest
+        placing = Placing(places, "" if job.cwd is UNSET else job.cwd, bench.sandbox.owner())
+        try:
+            await _place(bench, running, attempt, placing)
+            return await _run(bench, running, attempt, places, interpreter)
+        finally:
+            await asyncio.to_thread(placing.remove_all)
+
+
+# ── may it, can it ───────────────────────────────────────────────────────────────────────────
+
+
+async def _check_may_run(bench: Bench, running: Running, order: Order) -> None:
+    """Raises JobRefused unless author, target and approval are right."""
+    if order.author.role not in (Role.OWNER, Role.SENDER):
+        raise JobRefused("jobs are by the owner or a sender", code="not_allowed")
+    target, options = order.job.target, bench.options
+    if isinstance(target, OneRunner) and target.participant_pub != bench.link.public:
+        raise JobRefused("the job is for another runner", code="wrong_target")
+    if isinstance(target, LabelledRunner) and not set(target.labels) <= set(options.labels):
+        raise JobRefused("the job is for a runner with other labels", code="wrong_target")
+    deadline = asyncio.get_running_loop().time() + APPROVAL_S
+    while not bench.link.may_take_jobs():
+        running.check()
+        if asyncio.get_running_loop().time() > deadline:
+            raise JobRefused(
+                "the owner has not approved this runner",
+                code="not_approved",
+                hint=f"airlox runner approve {options.name}",
+            )
+        await bench.call(bench.link.sync)
+        await asyncio.sleep(APPROVAL_POLL_S)
+
+
+def _check_can_run(bench: Bench, job: Job) -> None:
+    """Raises JobRefused when this runner does not offer what the job asks for."""
+    if _kind_of(job) not in bench.kinds:
+        raise JobRefused(
+            f"this runner takes no {_kind_of(job)} jobs",
+            code="kind_not_offered",
+            hint="choose another runner, or start this one with an interpreter (--python)",
+        )
+    most_mb = bench.options.memory_mb
+    if job.memory_mb is not None and most_mb is not None and job.memory_mb > most_mb:
+        raise JobRefused(
+            f"this runner gives a job at most {most_mb} MB of memory",
+            code="memory_not_offered",
+            hint=f"use --memory {most_mb} or less",
+        )
+    if job.require_layers is not UNSET:
+        on = facts.layers(bench.report)
+        missing = [layer for layer in job.require_layers if not on.get(layer)]
+        if missing:
+            raise JobRefused(
+                f"this runner's sandbox lacks {', '.join(missing)}", code="layer_missing"
+            )
+
+
+def _kind_of(job: Job) -> JobKind:
+    return JobKind.PYTHON if isinstance(job, PythonJob) else JobKind.SHELL
+
+
+# ── preparing ────────────────────────────────────────────────────────────────────────────────
+
+
+async def _hash_inputs(bench: Bench, running: Running, job: Job) -> str:
+    """Fetch and verify every input, and give the digest of their blobs."""
+    digest = sha256()
+    for ref in job.files:
+        running.check()
+        found = await bench.call(bench.link.input, ref)
+        digest.update(found.blob)  # type: ignore[attr-defined]
+    return digest.hexdigest()
+
+
+async def _interpreter(bench: Bench, job: Job) -> Interpreter | None:
+    if not isinstance(job, PythonJob):
+        return None
+    return await asyncio.to_thread(bench.python.get)
+
+
+async def _place(bench: Bench, running: Running, attempt: _Attempt, placing: Placing) -> None:
+    job = attempt.job
+    await asyncio.to_thread(placing.clear_leftovers)
+    await asyncio.to_thread(placing.check_start)
+    if isinstance(job, PythonJob) and not (
+        job.tree is not UNSET
+        and await asyncio.to_thread(placing.has, job.filename, job.code.encode())
+    ):
+        await asyncio.to_thread(placing.add_file, job.filename, job.code.encode())
+    for ref in job.files:
+        running.check()
+        await bench.call(_place_input, bench.link, placing, ref)
+
+
+def _place_input(link: Link, placing: Placing, ref: ItemRef) -> None:
+    found = link.input(ref)
+    if found.subkind == "zip":
+        placing.add_archive(found.body)
+    else:
+        placing.add_file(found.meta.name, found.body)
+
+
+# ── running ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def _run(
+    bench: Bench,
+    running: Running,
+    attempt: _Attempt,
+    places: Places,
+    interpreter: Interpreter | None,
+) -> Answer:
+    plan = _plan(bench, attempt.job, places, interpreter)
+    attempt.applied = plan.limits
+    if not isinstance(attempt.job, PythonJob) and attempt.job.script is not UNSET:
+        script, owner = attempt.job.script, bench.sandbox.owner()
+        await asyncio.to_thread(place_script, places.home, script, owner)
+    running.check()
+    await asyncio.to_thread(_begin, bench, attempt)
+    redactor = Redactor(_redactions(bench, places, interpreter))
+    captures = {stream: Capture(redactor) for stream in (STDOUT, STDERR)}
+    live = _live(bench, running, attempt.order.ref, redactor)
+
+    def take(stream: int, chunk: bytes) -> None:
+        captures[stream].write(chunk)
+        if live is not None:
+            live.write(stream, chunk)
+
+    try:
+        async with follow(attempt.job, places, live):
+            outcome = await bench.sandbox.run(
+                plan,
+                on_output=take,
+                cancel=running.cancelled,
+                on_started=partial(_remember, bench, running.job, places),
+            )
+    finally:
+        totals = answers.NO_LIVE if live is None else await live.close()
+        bench.state.forget(running.job)
+    for capture in captures.values():
+        capture.close()
+    if bench.session.return_out:
+        attempt.files = await asyncio.to_thread(gather, places.out, bench.manifest)
+    answer = _blank(attempt)
+    return replace(
+        answer,
+        cause=_cause(bench, running, outcome),
+        reason=_reason(bench, running, attempt, outcome, redactor),
+        exit_code=outcome.exit_code if outcome.cause is base.Cause.EXIT else None,
+        wall_ms=outcome.wall_ms,
+        peak=_peak(outcome),
+        live=totals,
+        left_out=attempt.files.left_out,
+        stdout=captures[STDOUT],
+        stderr=captures[STDERR],
+    )
+
+
+def _begin(bench: Bench, attempt: _Attempt) -> None:
+    """On the disk before the program starts: that it was, and how to answer for it if we die."""
+    ref = attempt.order.ref
+    bench.link.note_run(ItemId(ref.id))
+    bench.spool.begin(
+        Started(
+            job=ref,
+            code_sha256=code_sha256(attempt.job),
+            input_sha256=attempt.input_sha256 or "",
+            tree=attempt.tree,
+            started_at_ms=now_ms(),
+        )
+    )
+
+
+def _remember(bench: Bench, job: ItemId, places: Places, pid: int) -> None:
+    bench.state.remember(sweep.record_of(job, pid, places.folders))
+
+
+def _live(bench: Bench, running: Running, ref: ItemRef, redactor: Redactor) -> LiveOutput | None:
+    if not bench.manifest.is_full:
+        return None
+
+    async def send(frame: bytes) -> None:
+        await bench.call(bench.link.post_output, running.job, frame)
+
+    return LiveOutput(bench.link.live_writer(ref), redactor, send)
+
+
+def _plan(bench: Bench, job: Job, places: Places, interpreter: Interpreter | None) -> Plan:
+    layout = bench.sandbox.layout(places.work, places.out, places.home)
+    toolchains = _toolchains(bench.options, interpreter)
+    env = {
+        "PATH": _search_path(bench.options, job, toolchains, interpreter),
+        "LANG": "C.UTF-8",
+        "HOME": layout.home,
+        "TMPDIR": layout.tmp,
+        "MPLBACKEND": "Agg",
+        "AIRLOX_OUT": layout.out,
+        "PYTHONUNBUFFERED": "1",
+    }
+    return Plan(
+        argv=_argv(job, layout.home, interpreter),
+        env=tuple(env.items()),
+        cwd=layout.work if job.cwd is UNSET else f"{layout.work}/{job.cwd}",
+        work=places.work,
+        out=places.out,
+        home=places.home,
+        limits=_limits(bench, job),
+        toolchains=toolchains,
+        network=facts.network_of(bench.options, bench.session.network),
+    )
+
+
+def _argv(job: Job, home: str, interpreter: Interpreter | None) -> tuple[str, ...]:
+    if isinstance(job, PythonJob):
+        assert interpreter is not None
+        return (str(interpreter.path), "-E", "-s", "-u", "-B", "-X", "utf8", job.filename)
+    if job.command is not UNSET:
+        return job.command
+    script = f"{home}/{SCRIPT_NAME}"
+    starts_itself = job.script is not UNSET and job.script.startswith("#!")
+    return (script,) if starts_itself else ("/bin/sh", script)
+
+
+def _limits(bench: Bench, job: Job) -> Limits:
+    memory_mb = job.memory_mb or bench.session.memory_mb
+    if bench.options.memory_mb is not None:
+        memory_mb = min(memory_mb, bench.options.memory_mb)
+    return Limits(timeout_s=job.timeout_s, memory_bytes=memory_mb * limits.MIB)
+
+
+def _toolchains(options: RunnerOptions, interpreter: Interpreter | None) -> tuple[Mount, ...]:
+    mounts = {str(path): Mount(path, str(path)) for path in options.toolchains}
+    for mount in () if interpreter is None else interpreter.mounts:
+        mounts.setdefault(mount.target, mount)
+    return tuple(mounts.values())
+
+
+def _search_path(
+    options: RunnerOptions,
+    job: Job,
+    toolchains: tuple[Mount, ...],
+    interpreter: Interpreter | None,
+) -> str:
+    """`PATH` of a job: for Python what 0.1.0 gives; for shell also what the runner has in view."""
+    if isinstance(job, PythonJob):
+        assert interpreter is not None
+        return ":".join((str(interpreter.path.parent), *PYTHON_PATH))
+    roots = (*SYSTEM_ROOTS, *(mount.target for mount in toolchains))
+    own = [
+        folder
+        for folder in options.path.split(":")
+        if folder.startswith("/") and (options.sandbox == facts.PROCESS or _is_below(folder, roots))
+    ]
+    return ":".join(dict.fromkeys((*own, *SYSTEM_PATH)))
+
+
+def _is_below(folder: str, roots: tuple[str, ...]) -> bool:
+    return any(folder == root or folder.startswith(root + "/") for root in roots)
+
+
+def _redactions(
+    bench: Bench, places: Places, interpreter: Interpreter | None
+) -> tuple[tuple[str, str], ...]:
+    """Every path of the machine a job could print, and what stands for it."""
+    layout = bench.sandbox.layout(places.work, places.out, places.home)
+    named: list[tuple[str, str]] = []
+    for path, name in (
+        (places.work, "$WORK"),
+        (places.out, "$AIRLOX_OUT"),
+        (places.home, "~"),
+        (places.job, "$JOB"),
+    ):
+        named += [(str(path), name), (str(path.resolve()), name)]
+    named += [(layout.work, "$WORK"), (layout.out, "$AIRLOX_OUT"), (layout.home, "~")]
+    if interpreter is not None:
+        named += [(mount.target, "$RUNTIME") for mount in interpreter.mounts]
+    return (*named, *bench.redactions)
+
+
+# ── the answer ───────────────────────────────────────────────────────────────────────────────
+
+
+def _blank(attempt: _Attempt) -> Answer:
+    """What every answer to this job has in common."""
+    return Answer(
+        job=attempt.order.ref,
+        env=attempt.env,
+        cause=Cause(kind=CauseKind.EXIT),
+        reason=None,
+        code_sha256=code_sha256(attempt.job),
+        input_sha256=attempt.input_sha256 or sha256().hexdigest(),
+        limits=None if attempt.applied is None else facts.applied_limits(attempt.applied),
+        tree=attempt.tree,
+    )
+
+
+def _cause(bench: Bench, running: Running, outcome: base.Outcome) -> Cause:
+    cause = answers.cause_of(outcome)
+    if cause.kind is not CauseKind.CANCELLED:
+        return cause
+    by = bench.link.cancelled_by(running.job)
+    return Cause(kind=cause.kind, by=UNSET if by is None else by)
+
+
+def _reason(
+    bench: Bench,
+    running: Running,
+    attempt: _Attempt,
+    outcome: base.Outcome,
+    redactor: Redactor,
+) -> str | None:
+    if outcome.cause is base.Cause.CANCELLED:
+        return running.why
+    reason = answers.reason_of(outcome, attempt.job, bench.session)
+    return None if reason is None else redactor.clean_text(reason)
+
+
+def _peak(outcome: base.Outcome) -> Peak | None:
+    if outcome.peak_bytes is None or outcome.peak_source is None:
+        return None
+    return Peak(memory_bytes=outcome.peak_bytes, source=outcome.peak_source)  # type: ignore[arg-type]
+
+
+def _refusal(bench: Bench, running: Running, attempt: _Attempt, error: AirloxError) -> Answer:
+    """The answer to a job whose program never ran."""
+    reason = Redactor(bench.redactions).clean_text(str(error))
+    if error.code == "cancelled" and attempt.input_sha256 is not None:
+        by = bench.link.cancelled_by(running.job)
+        cause = Cause(kind=CauseKind.CANCELLED, by=UNSET if by is None else by)
+    elif isinstance(error, SandboxError):
+        cause = Cause(kind=CauseKind.SANDBOX_UNAVAILABLE, code=error.code[:64])
+    else:
+        cause = Cause(kind=CauseKind.REFUSED, code=error.code[:64])
+    return replace(_blank(attempt), cause=cause, reason=reason)
+
+
+async def _hand_over(bench: Bench, answer: Answer, files: Gathered) -> str:
+    """Seal the answer and give it to the spool."""
+    if not bench.manifest.is_full and answer.stderr is not None:
+        for left in answer.left_out:
+            answer.stderr.add_line(f"[airlox: left out {left.path}: {left.reason}]")
+    outbox = bench.link.outbox
+    parcel = await asyncio.to_thread(answers.seal, outbox, bench.manifest, answer, files.files)
+    await asyncio.to_thread(bench.spool.add, parcel)
+    said = str(answer.cause.kind)
+    return f"{said} {answer.exit_code}" if answer.exit_code is not None else said
+
+
+def state_folder(options: RunnerOptions, session_id: str) -> Path:
+    """Where one runner keeps what outlives it: spool, records of jobs, workspaces."""
+    return options.jobs_root / session_id / options.name

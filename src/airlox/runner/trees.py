@@ -1,0 +1,147 @@
+"""The tree of a job, from the sender's packs into the workspace.
+
+What is lacking is named to the sender, never more; what arrives is verified before anything in
+the workspace is touched. A sender that sends nothing for two minutes has gone: the job is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from airlox.errors import JobRefused, ProtocolError, TreeError
+from airlox.protocol.encoding import b64u_decode
+from airlox.protocol.job import TreeRef
+from airlox.runner.link import Link
+from airlox.runner.slots import Running
+from airlox.runner.workspace import Owner, Places
+from airlox.tree.apply import apply
+from airlox.tree.index import DIGEST_BYTES, TreeIndex, parse_index
+from airlox.tree.lack import encode_lack, encode_lacking_index
+from airlox.tree.state import AppliedState, load_state, save_state
+from airlox.tree.store import ContentStore
+from airlox.tree.survey import survey
+
+PATIENCE_S: Final = 120.0
+"""Longest silence of a sender whose packs are awaited."""
+LOOK_S: Final = 5.0
+"""How often the relay is asked for packs whose event may have been missed."""
+
+T = TypeVar("T")
+Call = Callable[..., Awaitable[T]]
+
+
+class TreeBringer:
+    """Brings the tree of one job into its work folder."""
+
+    def __init__(
+        self,
+        link: Link,
+        running: Running,
+        tree: TreeRef,
+        places: Places,
+        owner: Owner,
+        arrived: asyncio.Event,
+    ) -> None:
+        """`arrived` is set whenever the relay tells of a pack of this job."""
+        self._link = link
+        self._running = running
+        self._digest = b64u_decode(tree.digest, DIGEST_BYTES)
+        self._places = places
+        self._owner = owner
+        self._arrived = arrived
+        self._seen: set[int] = set()
+        self._state = None if places.tree_state is None else load_state(places.tree_state)
+
+    async def bring(self, call: Callable[..., Awaitable[object]]) -> None:
+        """Raises JobRefused, TreeError, StorageError, and what the link raises.
+
+        `call` runs a blocking function in a thread.
+        """
+        self._call = call
+        store = ContentStore(self._places.job / "contents")
+        try:
+            index = await self._index(store)
+            found = await asyncio.to_thread(survey, index, self._places.work, self._state)
+            sizes = index.sizes()
+            store.want({digest: sizes[digest] for digest in found.lacking})
+            await self._complete(store, lambda: encode_lack(index, store.missing))
+            state = await asyncio.to_thread(
+                apply,
+                index,
+                self._places.work,
+                store.fetch,
+                self._state,
+                self._owner,
+                journal=self._save,
+                looked=found,
+            )
+            await asyncio.to_thread(self._save, state)
+        finally:
+            await asyncio.to_thread(store.close)
+
+    async def _index(self, store: ContentStore) -> TreeIndex:
+        if self._state is not None and self._state.tree.digest == self._digest:
+            return self._state.tree
+        store.want_index(self._digest)
+        await self._complete(store, lambda: encode_lacking_index(self._digest))
+        # Contents in the packs seen so far were not wanted yet.
+        self._seen.clear()
+        data = b"".join(store.fetch(self._digest) or ())
+        try:
+            return await asyncio.to_thread(parse_index, data)
+        except ProtocolError as error:
+            raise JobRefused(f"the tree: {error.message}", code="tree_invalid") from error
+
+    async def _complete(self, store: ContentStore, lack: Callable[[], bytes]) -> None:
+        """Take in packs until nothing that is wanted is missing."""
+        asked = False
+        loop = asyncio.get_running_loop()
+        last_pack_at = loop.time()
+        while store.missing:
+            self._running.check()
+            self._arrived.clear()
+            if await self._take_packs(store):
+                last_pack_at = loop.time()
+            elif not asked:
+                await self._call(self._link.post_lack, self._running.job, lack())
+                asked = True
+            elif loop.time() - last_pack_at > PATIENCE_S:
+                raise TreeError(
+                    "the sender did not send all of the tree",
+                    code="tree_incomplete",
+                    hint="run it again; what has arrived is kept only with the whole",
+                )
+            else:
+                await self._wait()
+
+    async def _take_packs(self, store: ContentStore) -> bool:
+        """Fetch the packs not seen yet; whether there was one."""
+        numbers = await self._call(self._link.packs, self._running.job)
+        assert isinstance(numbers, list)
+        fresh = [number for number in numbers if number not in self._seen]
+        for number in fresh:
+            if not store.missing:
+                break
+            self._running.check()
+            plain = await self._call(self._link.pack, self._running.job, number)
+            assert isinstance(plain, bytes)
+            await asyncio.to_thread(store.add_pack, plain)
+            self._seen.add(number)
+        return bool(fresh)
+
+    async def _wait(self) -> None:
+        stopped = asyncio.ensure_future(self._running.cancelled.wait())
+        arrived = asyncio.ensure_future(self._arrived.wait())
+        try:
+            await asyncio.wait(
+                (stopped, arrived), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            stopped.cancel()
+            arrived.cancel()
+
+    def _save(self, state: AppliedState) -> None:
+        if self._places.tree_state is not None:
+            save_state(self._places.tree_state, state)
