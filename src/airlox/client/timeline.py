@@ -52,6 +52,8 @@ class Timeline:
         self._view = SessionView(membership.manifest, membership.invite.session_key)
         self._loaded = False
         self._first_new_seq = 0
+        self._not_held: set[ItemId] = set()
+        """Items looked for in the cache in vain; what is fetched later is opened at once."""
         self._ended: SessionClosed | None = None
         self.blobs = Blobs(membership.cache)
 
@@ -149,15 +151,20 @@ class Timeline:
         A blob that cannot be had now stays pending. Raises StorageError.
         """
         self.blobs.retry_acknowledging(api)
-        for envelope in self._pending(kinds):
+        self.open_held(kinds)
+        for envelope in self._in_status(kinds, ItemStatus.PENDING):
             self.open(envelope, api)
 
     def open_held(self, kinds: Collection[Kind] = ALL_KINDS) -> None:
-        """Open what the cache holds of `kinds`, without asking the relay."""
-        for envelope in self._pending(kinds):
+        """Open what the cache holds of `kinds`, evicted or not, without asking the relay."""
+        for envelope in self._in_status(kinds, ItemStatus.PENDING, ItemStatus.EVICTED):
+            if envelope.id in self._not_held:
+                continue
             blob = self.blobs.held(envelope)
             if blob is not None:
                 self._accept(envelope, blob)
+            else:
+                self._not_held.add(envelope.id)
 
     def open(self, envelope: Envelope, api: RelayApi) -> Item | None:
         """The item behind an envelope that the view announced, or None when it cannot be had."""
@@ -242,12 +249,12 @@ class Timeline:
                 self._note_end(event, self._view.step(event))
             self._first_new_seq = self._view.last_seq + 1
 
-    def _pending(self, kinds: Collection[Kind]) -> list[Envelope]:
+    def _in_status(self, kinds: Collection[Kind], *statuses: ItemStatus) -> list[Envelope]:
         return self.read(
             lambda view: [
                 record.envelope
                 for record in view.records.values()
-                if record.status is ItemStatus.PENDING
+                if record.status in statuses
                 and record.envelope is not None
                 and record.envelope.header.kind in kinds
             ]
