@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airlox.cli.output import Voice
+    from airlox.client.machines import Machine, Machines
 
 LONGEST_S = 30 * 86_400
 MB = 1024 * 1024
@@ -84,10 +85,22 @@ def _profile(args: Namespace, field: str, variable: str) -> str | None:
 
 def open_place(args: Namespace, voice: Voice) -> Session:
     """The session of `--on MACHINE`, else that of the flags and variables."""
-    if args.on is None:
-        return open_session(args, voice)
+    machine = machine_of(args)
+    return open_session(args, voice, link=None if machine is None else machine.sender_invite)
+
+
+def machines(args: Namespace) -> Machines:
+    """The machines of the command's cache."""
     from airlox.client.machines import Machines
 
-    name = args.on.partition("/")[0]
-    machine = Machines(options.cache_root(args, os.environ)).get(name)
-    return open_session(args, voice, link=machine.sender_invite)
+    return Machines(options.cache_root(args, os.environ))
+
+
+def machine_of(args: Namespace) -> Machine | None:
+    """The machine that `--on NAME[/LABEL]` names, or None. Raises UsageError for an unknown one."""
+    return None if args.on is None else machines(args).get(args.on.partition("/")[0])
+
+
+def remember_job(args: Namespace, machine: Machine, job_id: str) -> None:
+    """Keep a machine's last job for `machine ls`."""
+    machines(args).update(machine.name, last_job=job_id)
