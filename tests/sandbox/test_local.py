@@ -370,6 +370,51 @@ time.sleep(600)
         assert (answer["cause"], answer["signal"]) == ("signal", signal.SIGKILL)
 
 
+class TestOrdinaryWork:
+    """Walls that stop honest programs would be taken down."""
+
+    @EACH_USER
+    def test_processes_threads_and_terminals(self, user: str) -> None:
+        code = """
+import asyncio, multiprocessing, pty, subprocess, tempfile, threading
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        tell(sum(pool.map(abs, [-1, -2, -3])))
+    async def wake():
+        return await asyncio.to_thread(lambda: "woken")
+    tell(asyncio.run(wake()))
+    main, terminal = pty.openpty()
+    tell(subprocess.run(["tty"], stdin=terminal, capture_output=True).stdout.decode()[:9])
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as file:
+        os.link(file.name, file.name + "2")
+        os.rename(file.name + "2", bait["tmp"] + "/moved")
+    os.mkdir(bait["work"] + "/a")
+    os.mkdir(bait["work"] + "/b")
+    write(bait["work"] + "/a/file")
+    os.rename(bait["work"] + "/a/file", bait["work"] + "/b/file")
+    os.truncate(bait["work"] + "/b/file", 0)
+    one, other = socket.socketpair()
+    one.send(b"x")
+    tell(other.recv(1).decode())
+    libc.personality(0x40000)
+    shared = multiprocessing.Value("i", 7)
+    tell(shared.value)
+"""
+        seen = sandbox.run(code, user=user)
+        assert seen.words == ["6", "woken", "/dev/pts/", "x", "7"], seen.errors
+
+    @EACH_USER
+    def test_a_file_made_by_a_job_belongs_to_its_user(self, user: str) -> None:
+        seen = sandbox.run("tell(os.stat(bait['work']).st_uid == os.getuid())", user=user)
+        assert seen.words == ["True"]
+
+    def test_x32_calls_kill(self) -> None:  # 33
+        if os.uname().machine != "x86_64":
+            pytest.skip("needs x86_64: other machines have no x32 calls")
+        seen = sandbox.run("system(0x40000000 | 39)")
+        assert (seen.cause, seen.signal) == ("signal", signal.SIGSYS)
+
+
 class TestOutFolder:
     @EACH_USER
     def test_links_are_left_out(self, user: str) -> None:  # 72

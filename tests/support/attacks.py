@@ -367,6 +367,104 @@ run("newuidmap", str(os.getpid()), "0", "0", "1")
         _words("1"),
     ),
     Attack(
+        29,
+        "plants-a-setuid-program",
+        """
+import shutil, subprocess
+for folder in (bait["work"], bait["out"], bait["tmp"]):
+    copy = folder + "/id"
+    shutil.copy("/usr/bin/id", copy)
+    os.chmod(copy, 0o6755)
+    done = subprocess.run([copy, "-u"], capture_output=True)
+    tell("plain" if done.stdout.strip() == str(os.getuid()).encode() else done.stdout)
+    tell("nosuid" if os.statvfs(folder).f_flag & os.ST_NOSUID else "suid")
+""",
+        _words("plain nosuid"),
+    ),
+    Attack(
+        30,
+        "gives-a-file-capabilities",
+        """
+write(bait["work"] + "/tool")
+value = struct.pack("<5I", 0x02000001, 0xFFFFFFFF, 0, 0xFFFFFFFF, 0)
+attempt(os.setxattr, bait["work"] + "/tool", "security.capability", value)
+""",
+        _words("EPERM EOPNOTSUPP"),
+    ),
+    Attack(
+        31,
+        "types-into-a-terminal",
+        """
+import pty
+_, terminal = pty.openpty()
+typed = ctypes.create_string_buffer(b"x")
+for request in (0x5412, 0x541C, 0x5412 | 1 << 32, 0x541C | 7 << 32):
+    attempt(system, number(16, 29), terminal, request, typed)
+""",
+        _NO_RIGHT,
+    ),
+    Attack(
+        32,
+        "opens-the-runners-terminal",
+        "attempt(os.open, '/dev/tty', os.O_RDWR)",
+        _words("ENXIO"),
+    ),
+    Attack(
+        34,
+        "opens-odd-sockets",
+        """
+for family in (17, 40, 38, 31, 44):
+    attempt(socket.socket, family, socket.SOCK_RAW)
+""",
+        _words("EAFNOSUPPORT"),
+        teeth=True,
+    ),
+    Attack(
+        35,
+        "changes-its-personality",
+        "attempt(system, number(135, 92), 0x0400000)",
+        _NO_RIGHT,
+        teeth=True,
+    ),
+    Attack(
+        36,
+        "reads-kernel-messages-and-addresses",
+        """
+attempt(system, number(103, 116), 3, ctypes.create_string_buffer(64), 64)
+attempt(os.open, "/dev/kmsg", os.O_RDONLY)
+def symbols():
+    if any(line.split()[0].strip(b"0") for line in read("/proc/kallsyms").splitlines()[:-1]):
+        tell("addresses")
+symbols()
+""",
+        _words("EPERM ENOENT"),
+    ),
+    Attack(
+        61,
+        "makes-a-file-immutable",
+        """
+import fcntl
+write(bait["work"] + "/stuck")
+file = os.open(bait["work"] + "/stuck", os.O_RDONLY)
+for flag in (0x10, 0x20):
+    attempt(fcntl.ioctl, file, 0x40086602, struct.pack("l", flag))
+""",
+        _words("EPERM ENOTTY EOPNOTSUPP"),
+    ),
+    Attack(
+        70,
+        "locks-memory-and-raises-its-priority",
+        """
+import mmap
+area = mmap.mmap(-1, 100 << 20)
+address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+attempt(system, number(149, 228), address, 100 << 20)
+attempt(os.setpriority, os.PRIO_PROCESS, 0, -5)
+attempt(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))
+""",
+        _words("ENOMEM EPERM EACCES"),
+    ),
+    Attack(
         39,
         "connects-to-the-hosts-loopback",
         "attempt(socket.create_connection, ('127.0.0.1', bait['port']), 5)",

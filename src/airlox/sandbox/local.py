@@ -41,6 +41,7 @@ _READY_WITHIN_S = 15.0
 _TRIAL_WITHIN_S = 5.0
 _GONE_WITHIN_S = 10.0
 _GROUP_GONE_WITHIN_S = 1.0
+_NOT_GONE = "some of its processes could not be ended"
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 _MISSING = (2, 20)  # ENOENT, ENOTDIR
@@ -149,7 +150,8 @@ class LocalSandbox:
         if group is not None and not gone:
             group.kill()
         seen = _seen(job, group, watch)
-        return replace(judge(reason, seen, plan.limits), wall_ms=wall_ms)
+        outcome = replace(judge(reason, seen, plan.limits), wall_ms=wall_ms)
+        return outcome if gone else replace(outcome, detail=_NOT_GONE)
 
     def _make_ready(self) -> None:
         if sys.platform != "linux" or not syscalls.SUPPORTED:

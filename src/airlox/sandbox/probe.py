@@ -85,7 +85,6 @@ class Host:
     apparmor_restricts: bool
     userns_allowed: bool
     in_container: bool
-    is_root: bool
 
 
 def look_at_host(root: Path = Path("/")) -> Host:
@@ -96,7 +95,6 @@ def look_at_host(root: Path = Path("/")) -> Host:
         userns_allowed=_number(sys / "user/max_user_namespaces", 1) > 0
         and _number(sys / "kernel/unprivileged_userns_clone", 1) != 0,
         in_container=any((root / mark[1:]).exists() for mark in _CONTAINER_MARKS),
-        is_root=os.geteuid() == 0,
     )
 
 
@@ -137,7 +135,8 @@ def _code_of(step: str, number: int, host: Host) -> str | None:
         return _userns_code(number, host)
     if number in _NOT_ALLOWED:
         # AppArmor lets the namespace be made and takes away what it is good for.
-        if host.apparmor_restricts and not host.is_root:
+        # A runner started by root is restricted too: it unshares as the job's user.
+        if host.apparmor_restricts:
             return "userns_apparmor"
         if step == "mount_proc":
             return "mount_proc_masked"
@@ -151,7 +150,7 @@ def _code_of(step: str, number: int, host: Host) -> str | None:
 def _userns_code(number: int, host: Host) -> str:
     if number == errno.ENOSPC or not host.userns_allowed:
         return "userns_off"
-    if host.apparmor_restricts and not host.is_root:
+    if host.apparmor_restricts:
         return "userns_apparmor"
     return "userns_container" if host.in_container else "userns_off"
 

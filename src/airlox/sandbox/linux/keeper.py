@@ -1,9 +1,12 @@
-"""Pid 1 of a sandbox: builds the new root, starts the job, reaps, ends everything.
+"""Pid 1 of a sandbox: builds the new root, starts the stage, reaps, ends everything.
 
 It runs under the job's uid but cannot be traced, stopped or killed from inside: it is pid 1 and not
 dumpable. When the main process ends it says how and ends itself, and the kernel kills whatever is
 left. It also ends when the control pipe closes, that is, when the runner is gone; a byte on that
 pipe means "send TERM to all".
+
+The stage is forked before the root is built, because entering a cgroup takes the kernel longer than
+building the root takes us. A change of root reaches every process of the mount namespace.
 """
 
 from __future__ import annotations
@@ -27,12 +30,17 @@ def main(blueprint: Blueprint, clones: dict[int, int]) -> None:
     """Be pid 1. Never returns."""
     with failures_told(blueprint.info_fd):
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _SIGKILL)
-        _build_root(blueprint, clones)
-        _give_up_power(blueprint)
         signals = syscalls.block_signal(syscalls.SIGCHLD)
+        built_fd, tell_built_fd = os.pipe()
         pid = os.fork()
         if pid == 0:
-            stage.main(blueprint)
+            os.close(tell_built_fd)
+            stage.main(blueprint, built_fd)
+        os.close(built_fd)
+        _build_root(blueprint, clones)
+        stage.give_up_power(blueprint)
+        os.write(tell_built_fd, b"b")
+        os.close(tell_built_fd)
         _let_go_of_output(blueprint.go_fd)
         _keep(blueprint, signals, pid)
 
@@ -170,13 +178,6 @@ def _lay_over(path: bytes, source: bytes, attributes: int) -> None:
     os.close(fd)
     syscalls.set_mount_attributes(tree, attributes)
     _attach(tree, path)
-
-
-def _give_up_power(blueprint: Blueprint) -> None:
-    run_step("capabilities", syscalls.drop_bounding_set)
-    run_step("capabilities", syscalls.drop_capabilities)
-    if blueprint.no_new_privs:
-        run_step("no_new_privs", syscalls.prctl, syscalls.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _let_go_of_output(go_fd: int) -> None:

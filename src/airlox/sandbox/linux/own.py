@@ -20,6 +20,7 @@ from airlox.sandbox.linux.blueprint import Blueprint, decode
 from airlox.sandbox.linux.talk import StepFailed, failures_told, run_step, tell
 
 _SIGKILL = 9
+_NO_FD = 0x7FFFFFFF
 _NAME = b"airlox-sandbox"
 _KINDS = {"d": 0o040000, "f": 0o100000, "c": 0o020000}
 
@@ -69,7 +70,7 @@ def _launch(blueprint: Blueprint) -> None:
 def _wait(blueprint: Blueprint, pid: int) -> None:
     """Hold nothing that the job's end of file depends on, and wait for pid 1."""
     os.closerange(0, blueprint.info_fd)
-    os.closerange(blueprint.info_fd + 1, 1024)
+    os.closerange(blueprint.info_fd + 1, _NO_FD)
     tell(blueprint.info_fd, f"pid {pid}")
     os.waitpid(pid, 0)
 

@@ -19,10 +19,12 @@ _ENOENT = 2
 _ENOTDIR = 20
 
 
-def main(blueprint: Blueprint) -> None:
-    """Become the job. Never returns."""
+def main(blueprint: Blueprint, built_fd: int) -> None:
+    """Become the job, once a byte on `built_fd` says that the root stands. Never returns."""
     with failures_told(blueprint.info_fd):
         _enter_cgroups(blueprint.cgroup_fds)
+        _wait_for(built_fd, b"b")
+        give_up_power(blueprint)
         os.setsid()
         _open_input()
         run_step("cwd", os.chdir, blueprint.cwd)
@@ -36,10 +38,18 @@ def main(blueprint: Blueprint) -> None:
         if blueprint.filter:
             run_step("seccomp", syscalls.install_filter, blueprint.filter)
         tell(blueprint.info_fd, "ready")
-        _wait_for_go(blueprint.go_fd)
+        _wait_for(blueprint.go_fd, b"g")
         if blueprint.argv:
             _become(blueprint)
     os._exit(0)
+
+
+def give_up_power(blueprint: Blueprint) -> None:
+    """No capability now, and none to be gained by whatever is executed."""
+    run_step("capabilities", syscalls.drop_bounding_set)
+    run_step("capabilities", syscalls.drop_capabilities)
+    if blueprint.no_new_privs:
+        run_step("no_new_privs", syscalls.prctl, syscalls.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _enter_cgroups(fds: tuple[int, ...]) -> None:
@@ -61,8 +71,9 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _wait_for_go(go_fd: int) -> None:
-    if os.read(go_fd, 1) != b"g":
+def _wait_for(fd: int, byte: bytes) -> None:
+    """End of file means that whoever should have spoken is gone."""
+    if os.read(fd, 1) != byte:
         os._exit(1)
 
 
