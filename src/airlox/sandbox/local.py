@@ -13,12 +13,11 @@ import asyncio
 import contextlib
 import os
 import select
-import signal
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,10 @@ from airlox.sandbox.base import Cause, Layer, Limits, Network, Outcome, Plan, Re
 from airlox.sandbox.linux import jobuser, landlock, launch, layout, seccomp, syscalls
 from airlox.sandbox.linux.blueprint import Blueprint
 from airlox.sandbox.linux.cgroups import Cgroup, CgroupDriver, open_driver
+from airlox.sandbox.linux.running import RunningJob
+from airlox.sandbox.linux.verdict import Seen, judge
 from airlox.sandbox.pipes import OutputPipes
-from airlox.sandbox.supervise import Reason, end_all, first_reason
+from airlox.sandbox.supervise import end_all, first_reason
 from airlox.sandbox.watch import Watch, breach_of
 
 if TYPE_CHECKING:
@@ -37,14 +38,10 @@ if TYPE_CHECKING:
 
     from airlox.sandbox.base import Layout, OutputSink, SandboxOptions
 
-_READY_WITHIN_S = 15.0
 _TRIAL_WITHIN_S = 5.0
 _GONE_WITHIN_S = 10.0
 _GROUP_GONE_WITHIN_S = 1.0
 _NOT_GONE = "some of its processes could not be ended"
-_NOT_FOUND = 127
-_NOT_EXECUTABLE = 126
-_MISSING = (2, 20)  # ENOENT, ENOTDIR
 
 
 def open_sandbox(options: SandboxOptions) -> LocalSandbox:
@@ -62,6 +59,7 @@ class LocalSandbox:
         self._without = without
         self._user: jobuser.JobUser | None = None
         self._driver: CgroupDriver | None = None
+        self._looked_for_groups = "cgroup" in without
         self._report: Report | None = None
 
     def probe(self) -> Report:
@@ -115,7 +113,7 @@ class LocalSandbox:
                 self._launch(plan, pipes.stdout_fd, pipes.stderr_fd, group)
             )
             pipes.start()
-            job = stack.enter_context(_Job(launched))
+            job = stack.enter_context(RunningJob(launched))
             outcome = await self._see_through(job, plan, cancel, group, on_started)
             pipes.finish()
             if group is not None:
@@ -124,7 +122,7 @@ class LocalSandbox:
 
     async def _see_through(
         self,
-        job: _Job,
+        job: RunningJob,
         plan: Plan,
         cancel: asyncio.Event,
         group: Cgroup | None,
@@ -160,7 +158,8 @@ class LocalSandbox:
             raise SandboxError(f'there is no builder "{self._options.builder}"', code="no_builder")
         if os.geteuid() == 0 and self._user is None:
             self._user = jobuser.choose(self._options.state_dir, self._options.job_user)
-        if self._driver is None and "cgroup" not in self._without:
+        if not self._looked_for_groups:
+            self._looked_for_groups = True
             with contextlib.suppress(SandboxError):
                 self._driver = open_driver()
 
@@ -220,14 +219,18 @@ class LocalSandbox:
         self, plan: Plan, stdout_fd: int, stderr_fd: int, group: Cgroup | None
     ) -> launch.Launched:
         steps = layout.steps(plan)
-        with contextlib.ExitStack() as stack:
-            cgroup_fds = _open_groups(group, stack)
-            return launch.start(
-                lambda fields: self._blueprint(plan, steps, group, fields),
-                stdout_fd=stdout_fd,
-                stderr_fd=stderr_fd,
-                cgroup_fds=cgroup_fds,
-            )
+        try:
+            with contextlib.ExitStack() as stack:
+                return launch.start(
+                    lambda fields: self._blueprint(plan, steps, group, fields),
+                    stdout_fd=stdout_fd,
+                    stderr_fd=stderr_fd,
+                    cgroup_fds=_open_groups(group, stack),
+                )
+        except OSError as error:
+            raise SandboxError(
+                f"the launcher could not be started: {error.strerror}", code="not_started"
+            ) from error
 
     def _blueprint(
         self,
@@ -287,144 +290,7 @@ class LocalSandbox:
         )
 
 
-class _Job:
-    """A launched sandbox in the event loop: the group of its processes, and how it ended."""
-
-    def __init__(self, launched: launch.Launched) -> None:
-        self._launched = launched
-        self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._gone = asyncio.Event()
-        self._watched: set[int] = set()
-        self._said_ready = False
-        self._started_at = self._ended_at = 0.0
-        self.status: int | None = None
-        self.largest_bytes: int | None = None
-        self.not_executed: launch.Told | None = None
-        self._loop.add_reader(launched.info_fd, self._listen)
-        self._watch_pids()
-
-    @property
-    def keeper_pid(self) -> int:
-        assert self._launched.keeper_pid is not None
-        return self._launched.keeper_pid
-
-    async def became_ready(self, cancel: asyncio.Event) -> bool:
-        """Wait until every wall stands; False if the job was cancelled before."""
-        cancelled = asyncio.ensure_future(cancel.wait())
-        try:
-            await asyncio.wait(
-                (self._ready, cancelled),
-                timeout=_READY_WITHIN_S,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            cancelled.cancel()
-        if cancel.is_set():
-            return False
-        if not self._ready.done():
-            raise causes.refusal("start_timeout")
-        self._ready.result()
-        return True
-
-    def go(self) -> None:
-        self._started_at = self._loop.time()
-        self._launched.go()
-
-    def wall_ms(self) -> int:
-        """From "go" to the end of the main process, or to now."""
-        end = self._ended_at or self._loop.time()
-        return round((end - self._started_at) * 1000)
-
-    async def signal_all(self, number: int) -> None:
-        if number == signal.SIGKILL:
-            self._launched.kill()
-        else:
-            self._launched.terminate()
-
-    async def emptied(self) -> None:
-        await self._gone.wait()
-
-    def __enter__(self) -> _Job:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.remove_reader(self._launched.info_fd)
-        for fd in self._watched:
-            self._loop.remove_reader(fd)
-        for future in (self._ready, self.ended):
-            future.cancel()
-
-    def _listen(self) -> None:
-        lines, more = self._launched.told()
-        for told in lines:
-            self._hear(told)
-        if not more:
-            self._loop.remove_reader(self._launched.info_fd)
-
-    def _hear(self, told: launch.Told) -> None:
-        if told.word == "pid":
-            self._launched.meet_keeper(told.numbers[0])
-            self._watch_pids()
-        elif told.word == "ready":
-            self._said_ready = True
-        elif told.word == "error" and told.step == "exec":
-            self.not_executed = told
-        elif told.word == "error":
-            self._fail(causes.explain(told.step, told.numbers[0], told.text, causes.look_at_host()))
-        elif told.word == "exit":
-            self.status, largest_kb = told.numbers
-            self.largest_bytes = largest_kb * 1024
-            self._end()
-        if self._said_ready and self._launched.keeper_pid and not self._ready.done():
-            self._ready.set_result(None)
-
-    def _watch_pids(self) -> None:
-        for fd in self._launched.pid_fds:
-            if fd not in self._watched:
-                self._watched.add(fd)
-                self._loop.add_reader(fd, self._lost, fd)
-
-    def _lost(self, fd: int) -> None:
-        """A process of ours ended; when all have, nothing of the job is left."""
-        self._loop.remove_reader(fd)
-        self._watched.discard(fd)
-        if self._watched:
-            return
-        if not self._gone.is_set():
-            self._gone.set()
-            self._listen_to_the_rest()
-            self._fail(SandboxError("the launcher ended without a word"))
-            self._end()
-
-    def _listen_to_the_rest(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listen()
-
-    def _fail(self, error: SandboxError) -> None:
-        if not self._ready.done():
-            self._ready.set_exception(error)
-
-    def _end(self) -> None:
-        if not self.ended.done():
-            self._ended_at = self._loop.time()
-            self.ended.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was measured of a job from outside. `status` is the main process's, as `wait` says."""
-
-    status: int | None
-    peak_bytes: int | None = None
-    peak_source: str | None = None
-    oom_kills: int = 0
-    process_refusals: int = 0
-    not_executed: launch.Told | None = None
-
-
-def _seen(job: _Job, group: Cgroup | None, watch: Watch) -> Seen:
+def _seen(job: RunningJob, group: Cgroup | None, watch: Watch) -> Seen:
     peak, source = job.largest_bytes, "rusage"
     if group is not None and (measured := group.peak_bytes()) is not None:
         peak, source = measured, "cgroup"
@@ -439,40 +305,6 @@ def _seen(job: _Job, group: Cgroup | None, watch: Watch) -> Seen:
         group.process_refusals() if group else 0,
         job.not_executed,
     )
-
-
-def judge(reason: Reason, seen: Seen, limits: Limits) -> Outcome:
-    """Why the job ended, from what was seen. The wall time is left to the caller."""
-    measured = Outcome(
-        reason.cause,
-        peak_bytes=seen.peak_bytes,
-        peak_source=seen.peak_source,
-        oom_kills=seen.oom_kills,
-        limit=reason.limit,
-        detail=reason.detail,
-    )
-    if reason.cause is not Cause.EXIT:
-        return measured
-    if seen.not_executed is not None:
-        missing = seen.not_executed.numbers[0] in _MISSING
-        code = _NOT_FOUND if missing else _NOT_EXECUTABLE
-        return replace(measured, exit_code=code, detail=seen.not_executed.text)
-    if seen.status is None:
-        return replace(
-            measured, cause=Cause.SIGNAL, signal=int(signal.SIGKILL), detail="killed from outside"
-        )
-    code = os.waitstatus_to_exitcode(seen.status)
-    ended = replace(
-        measured,
-        cause=Cause.EXIT if code >= 0 else Cause.SIGNAL,
-        exit_code=code if code >= 0 else None,
-        signal=-code if code < 0 else None,
-    )
-    if code != 0 and seen.oom_kills:
-        return replace(ended, cause=Cause.OUT_OF_MEMORY, limit=limits.memory_bytes)
-    if code != 0 and seen.process_refusals:
-        return replace(ended, cause=Cause.PROCESS_LIMIT, limit=limits.processes)
-    return ended
 
 
 def _open_groups(group: Cgroup | None, stack: contextlib.ExitStack) -> tuple[int, ...]:

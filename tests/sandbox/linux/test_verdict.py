@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from airlox.sandbox.base import Cause, Layer, Limits
 from airlox.sandbox.linux.launch import Told
-from airlox.sandbox.local import Seen, _first_missing, judge
+from airlox.sandbox.linux.verdict import Seen, judge
+from airlox.sandbox.local import _first_missing
 from airlox.sandbox.supervise import Reason
 
 LIMITS = Limits(timeout_s=1, memory_bytes=1000, processes=7)
