@@ -1,16 +1,15 @@
 """The keeper of a job of the `process` sandbox: the short program that starts it and ends it.
 
-Runs as `python -I -S -B keeper.py FD` in a session of its own. It adopts every orphan of the job
-(Linux: as a subreaper), so that what double-forked away can still be found below it. The runner
-speaks to it over the socket `FD`, one JSON value per line; end of file means the runner is gone,
-and then everything is killed.
+Runs in a fresh interpreter and a session of its own (`keeping.py` starts it). It adopts every
+orphan of the job (Linux: as a subreaper), so that what double-forked away can still be found below
+it. The runner speaks to it over a socket; end of file means the runner is gone, and then everything
+is killed. Imports little, for its start is part of the start of every job.
 
-    to the keeper     {"argv", "env", "cwd", "rlimits", "processes", "user", "stdio"}, then the
-                      words "go", "term", "kill"
-    from the keeper   {"pid"}  made, waits for "go"      {"empty": true}   nothing is left
-                      {"failed": text}  nothing of the plan's program has run
-                      {"status", "peak_bytes", "detail"}  the main process ended; detail says
-                      why there was no program to run (status 127: not found, 126: not executable)
+    to the keeper     single letters: Go, Term, Kill
+    from the keeper   lines: `made PID`, waits for Go; `failed TEXT`, nothing of the plan's program
+                      has run; `missing TEXT`, there was no such program (its status will be 127
+                      for not found, 126 for not executable); `status N PEAK_BYTES`, the main
+                      process ended; `empty`, nothing is left
 
 Nothing here confines the job. It can kill its keeper, which the runner then notices.
 """
@@ -18,23 +17,19 @@ Nothing here confines the job. It can kill its keeper, which the runner then not
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
 import select
 import signal
-import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from airlox.sandbox import proctable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any, NoReturn
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_EVERY_S = 0.005
@@ -43,24 +38,24 @@ _BEFORE_EXEC = b"b"
 _AT_EXEC = b"e"
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
-_MESSAGE_LIMIT_BYTES = 16 << 20
+GO, TERM, KILL = b"g", b"t", b"k"
+_LINE_BYTES = 4096
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-def main(control_fd: int) -> None:
-    """Serve one job on the socket `control_fd`."""
-    control = socket.socket(fileno=control_fd)
-    plan = json.loads(_first_line(control))
+def main(control_fd: int, plan: dict[str, Any]) -> None:
+    """Serve one job on the socket `control_fd`: argv, env, cwd, rlimits, processes, user, stdio."""
+    os.set_inheritable(control_fd, False)
     _become(plan["user"])
     _adopt_orphans()
     wake_fd = _wake_on_children()
     try:
         job = _Job(plan)
     except OSError as e:
-        _send(control, {"failed": f"cannot fork: {e.strerror}"})
+        _tell(control_fd, f"failed cannot fork: {e.strerror}")
         return
-    _send(control, {"pid": job.pid})
-    _Keeper(control, wake_fd, job).serve()
+    _tell(control_fd, f"made {job.pid}")
+    _Keeper(control_fd, wake_fd, job).serve()
 
 
 class _Job:
@@ -93,11 +88,10 @@ class _Job:
 class _Keeper:
     """The loop: messages of the runner, ended children, and the hunt for what will not end."""
 
-    def __init__(self, control: socket.socket, wake_fd: int, job: _Job) -> None:
-        self._control = control
+    def __init__(self, control_fd: int, wake_fd: int, job: _Job) -> None:
+        self._control_fd = control_fd
         self._wake_fd = wake_fd
         self._job = job
-        self._unread = b""
         self._runner_left = False
         self._killing_until: float | None = None
 
@@ -109,39 +103,32 @@ class _Keeper:
                     return
                 _signal_all(signal.SIGKILL)
             self._wait()
-        _send(self._control, {"empty": True})
+        _tell(self._control_fd, "empty")
 
     def _wait(self) -> None:
-        sources: list[Any] = [self._wake_fd]
+        sources = [self._wake_fd]
         if not self._runner_left:
-            sources.append(self._control)
+            sources.append(self._control_fd)
         timeout_s = None if self._killing_until is None else _KILL_EVERY_S
         ready, _, _ = select.select(sources, (), (), timeout_s)
         if self._wake_fd in ready:
             os.read(self._wake_fd, 4096)
-        if self._control in ready:
+        if self._control_fd in ready:
             self._listen()
 
     def _listen(self) -> None:
         try:
-            got = self._control.recv(4096)
+            letter = os.read(self._control_fd, 1)
         except OSError:
-            got = b""
-        if not got:
-            self._runner_left = True
-            self._kill()
-        *lines, self._unread = (self._unread + got).split(b"\n")
-        for line in lines:
-            self._obey(json.loads(line))
-
-    def _obey(self, word: str) -> None:
-        if word == "go":
+            letter = b""
+        if letter == GO:
             failed = self._job.start()
             if failed is not None:
-                _send(self._control, {"failed": failed})
-        elif word == "term":
+                _tell(self._control_fd, f"failed {failed}")
+        elif letter == TERM:
             _signal_all(signal.SIGTERM)
-        elif word == "kill":
+        else:
+            self._runner_left = letter == b""
             self._kill()
 
     def _kill(self) -> None:
@@ -158,14 +145,9 @@ class _Keeper:
             if pid == 0:
                 return True
             if pid == self._job.pid:
-                _send(
-                    self._control,
-                    {
-                        "status": status,
-                        "peak_bytes": usage.ru_maxrss * _RSS_UNIT_BYTES,
-                        "detail": self._job.no_program,
-                    },
-                )
+                if self._job.no_program is not None:
+                    _tell(self._control_fd, f"missing {self._job.no_program}")
+                _tell(self._control_fd, f"status {status} {usage.ru_maxrss * _RSS_UNIT_BYTES}")
 
 
 def _run_job(plan: dict[str, Any], gate: int, failure: int) -> NoReturn:
@@ -181,19 +163,19 @@ def _run_job(plan: dict[str, Any], gate: int, failure: int) -> NoReturn:
         os.chdir(plan["cwd"])
         _set_stdio(plan["stdio"], failure)
     except BaseException as e:
-        _tell(failure, _BEFORE_EXEC, f"cannot start {program}: {e}")
+        _report(failure, _BEFORE_EXEC, f"cannot start {program}: {e}")
         os._exit(_NOT_EXECUTABLE)
     try:
         os.execvpe(program, plan["argv"], dict(plan["env"]))
     except FileNotFoundError:
-        _tell(failure, _AT_EXEC, f"{program}: not found")
+        _report(failure, _AT_EXEC, f"{program}: not found")
         os._exit(_NOT_FOUND)
     except (OSError, ValueError) as e:
-        _tell(failure, _AT_EXEC, f"{program}: {e.strerror if isinstance(e, OSError) else e}")
+        _report(failure, _AT_EXEC, f"{program}: {e.strerror if isinstance(e, OSError) else e}")
     os._exit(_NOT_EXECUTABLE)
 
 
-def _tell(failure: int, step: bytes, text: str) -> None:
+def _report(failure: int, step: bytes, text: str) -> None:
     os.write(failure, step + text.encode("utf-8", "replace"))
 
 
@@ -282,23 +264,9 @@ def _job_processes() -> Iterable[proctable.Process]:
     return proctable.below(os.getpid(), proctable.all_processes())
 
 
-def _first_line(control: socket.socket) -> bytes:
-    """The plan. The runner sends nothing more before it has an answer."""
-    text = bytearray()
-    while not text.endswith(b"\n"):
-        got = control.recv(65536)
-        if not got or len(text) > _MESSAGE_LIMIT_BYTES:
-            sys.exit(1)
-        text += got
-    return bytes(text)
-
-
-def _send(control: socket.socket, message: dict[str, object]) -> None:
+def _tell(control_fd: int, line: str) -> None:
+    flat = line.replace("\n", " ").encode("utf-8", "replace")[:_LINE_BYTES]
     try:
-        control.sendall(json.dumps(message).encode() + b"\n")
+        os.write(control_fd, flat + b"\n")
     except OSError:  # the runner is gone; its end of file arrives as well
         return
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -1,7 +1,7 @@
 """The sandbox `process`: no walls. For trusted senders, and only when asked for by name.
 
 The job runs as a plain process in a session of its own, with a cleared environment, resource
-limits, and a keeper (`keeper.py`) that finds and ends what it leaves behind. It can read, write
+limits, and a keeper (`keeping.py`) that finds and ends what it leaves behind. It can read, write
 and reach whatever its user can; `probe` says so, layer by layer. Time, memory and disk are
 watched from outside.
 
@@ -11,21 +11,17 @@ Left to others: everything that confines (`local.py`).
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError, StorageError
-from airlox.sandbox import keeper
 from airlox.sandbox.base import Cause, Layer, Layout, Outcome, Report
 from airlox.sandbox.collect import remove_tree
+from airlox.sandbox.keeping import Keeper
 from airlox.sandbox.linux import jobuser
 from airlox.sandbox.pipes import OutputPipes
 from airlox.sandbox.supervise import Reason, end_all, first_reason
@@ -37,10 +33,8 @@ if TYPE_CHECKING:
 
     from airlox.sandbox.base import OutputSink, Plan, SandboxOptions
 
-_START_S = 15.0
 _KILL_S = 10.0
 _TMP = ".airlox-tmp"
-_DATA_PER_MEMORY = 4
 _MISSING = "this sandbox has no walls"
 _REMEDY = "use --sandbox local"
 _ABSENT_LAYERS = ("namespaces", "network", "mounts", "no_new_privs", "seccomp", "landlock")
@@ -121,7 +115,7 @@ class ProcessSandbox:
         await asyncio.to_thread(_make_tmp, tmp, user)
         try:
             with OutputPipes(on_output) as pipes:
-                keeper = await _Keeper.start(plan, pipes, user)
+                keeper = await Keeper.start(plan, pipes, user)
                 try:
                     outcome = await _run_to_end(plan, keeper, cancel, on_started)
                 finally:
@@ -153,7 +147,7 @@ def _make_tmp(tmp: Path, user: tuple[int, int] | None) -> None:
 
 async def _run_to_end(
     plan: Plan,
-    keeper: _Keeper,
+    keeper: Keeper,
     cancel: asyncio.Event,
     on_started: Callable[[int], None] | None,
 ) -> Outcome:
@@ -163,7 +157,7 @@ async def _run_to_end(
         return Outcome(Cause.CANCELLED)
     watch = Watch(plan.limits, (plan.work, plan.out, plan.home), root_pid=keeper.pid)
     started = time.monotonic()
-    await keeper.say("go")
+    await keeper.go()
     reason = await first_reason(
         keeper.ended,
         timeout_s=plan.limits.timeout_s,
@@ -182,7 +176,7 @@ async def _run_to_end(
     return replace(outcome, wall_ms=wall_ms, detail=detail)
 
 
-def _outcome_of(reason: Reason, keeper: _Keeper, watched_bytes: int) -> Outcome:
+def _outcome_of(reason: Reason, keeper: Keeper, watched_bytes: int) -> Outcome:
     # A short job can be over before the watcher has looked once.
     watched = watched_bytes > keeper.main_peak_bytes
     peak_bytes = max(watched_bytes, keeper.main_peak_bytes) or None
@@ -201,149 +195,3 @@ def _outcome_of(reason: Reason, keeper: _Keeper, watched_bytes: int) -> Outcome:
     if os.WIFSIGNALED(keeper.status):
         return replace(outcome, cause=Cause.SIGNAL, signal=os.WTERMSIG(keeper.status))
     return replace(outcome, exit_code=os.WEXITSTATUS(keeper.status), detail=keeper.detail)
-
-
-class _Keeper:
-    """The runner's end of one keeper, and its `Group`. Closing it ends all of the job."""
-
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.pid = process.pid
-        self.failed: str | None = None
-        self.status: int | None = None
-        self.main_peak_bytes = 0
-        self.detail: str | None = None
-        self.ended_at: float | None = None
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self._made = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._job_pid: int | None = None
-        self._process = process
-        self._writer = writer
-        self._listener = asyncio.create_task(self._listen(reader))
-
-    @classmethod
-    async def start(cls, plan: Plan, pipes: OutputPipes, user: tuple[int, int] | None) -> _Keeper:
-        """Start a keeper and have it make the job's process, which waits for `say("go")`."""
-        stdio = (pipes.stdout_fd, pipes.stderr_fd)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = _spawn(theirs.fileno(), stdio)
-        pipes.start()
-        self = cls(process, *await asyncio.open_unix_connection(sock=ours))
-        try:
-            await self.say(_message_of(plan, stdio, user))
-            await asyncio.wait_for(self._made.wait(), _START_S)
-            if self._job_pid is None:
-                raise SandboxError(self.failed or "the keeper ended at once", code="not_started")
-        except TimeoutError:
-            await self.close()
-            raise SandboxError("the keeper did not answer", code="not_started") from None
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def say(self, message: object) -> None:
-        """Send one message. A keeper that is gone is noticed by the listener."""
-        with suppress(ConnectionError):
-            self._writer.write(json.dumps(message).encode() + b"\n")
-            await self._writer.drain()
-
-    async def signal_all(self, number: int) -> None:
-        """Have the keeper signal every process below it; KILL goes on until none is left."""
-        await self.say("kill" if number == signal.SIGKILL else "term")
-
-    async def emptied(self) -> None:
-        """Wait until the keeper has no process below it, or is gone itself."""
-        await self._empty.wait()
-
-    async def close(self) -> None:
-        """Close the line, upon which the keeper kills all and ends; end it if it does not."""
-        self._writer.close()
-        try:
-            await asyncio.to_thread(self._process.wait, _KILL_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
-        self._listener.cancel()
-        await asyncio.gather(self._listener, return_exceptions=True)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while line := await reader.readline():
-                self._hear(json.loads(line))
-        except (ConnectionError, ValueError):  # a job can write to its keeper's memory
-            pass
-        finally:
-            self._line_ended()
-
-    def _hear(self, message: dict[str, Any]) -> None:
-        if "pid" in message:
-            self._job_pid = message["pid"]
-            self._made.set()
-        elif "status" in message:
-            self.status, self.main_peak_bytes = message["status"], message["peak_bytes"]
-            self.detail = message["detail"]
-            self._main_ended()
-        elif "failed" in message:
-            self.failed = message["failed"]
-            self._main_ended()
-        elif "empty" in message:
-            self._empty.set()
-
-    def _main_ended(self) -> None:
-        if not self.ended.done():
-            self.ended_at = time.monotonic()
-            self.ended.set_result(None)
-
-    def _line_ended(self) -> None:
-        if self.status is None and self._job_pid is not None:
-            with suppress(OSError):  # its keeper was killed: this reaches its session, no more
-                os.killpg(self._job_pid, signal.SIGKILL)
-        self._main_ended()
-        self._made.set()
-        self._empty.set()
-
-
-def _spawn(control_fd: int, stdio: tuple[int, int]) -> subprocess.Popen[bytes]:
-    """Start the keeper. Its arguments and environment tell nothing: a job can read both."""
-    try:
-        return subprocess.Popen(
-            (sys.executable, "-I", "-S", "-B", keeper.__file__, str(control_fd)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={},
-            pass_fds=(control_fd, *stdio),
-            start_new_session=True,
-        )
-    except OSError as e:
-        raise SandboxError(f"cannot start a keeper: {e.strerror}", code="not_started") from None
-
-
-def _message_of(
-    plan: Plan, stdio: tuple[int, int], user: tuple[int, int] | None
-) -> dict[str, object]:
-    limits = plan.limits
-    rlimits = {
-        "RLIMIT_CORE": 0,
-        "RLIMIT_FSIZE": limits.file_bytes,
-        "RLIMIT_NOFILE": limits.open_files,
-    }
-    if limits.memory_bytes is not None:
-        rlimits["RLIMIT_DATA"] = _DATA_PER_MEMORY * limits.memory_bytes
-    return {
-        "argv": plan.argv,
-        "env": plan.env,
-        "cwd": plan.cwd,
-        "rlimits": rlimits,
-        "processes": limits.processes,
-        "user": user,
-        "stdio": stdio,
-    }

@@ -10,9 +10,8 @@ Left to others: what is done to the processes found. Imports little, for `keeper
 from __future__ import annotations
 
 import os
-import subprocess
-from typing import TYPE_CHECKING, NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -23,18 +22,36 @@ _PS_TIMEOUT_S = 5
 _ROLLUP_FIELDS = (b"Pss:", b"SwapPss:")
 
 
-class Process(NamedTuple):
+class Process:
     """One process. `start` is in the kernel's ticks since boot, 0 where it cannot be told.
 
-    A `zombie` has ended and only waits for its parent to take notice.
+    A `zombie` has ended and only waits for its parent to take notice. Written out because the
+    modules that make such classes would double the start of a keeper.
     """
 
-    pid: int
-    parent: int
-    start: int
-    rss_bytes: int
-    threads: int
-    zombie: bool
+    __slots__ = ("parent", "pid", "rss_bytes", "start", "threads", "zombie")
+
+    def __init__(
+        self, pid: int, parent: int, start: int, rss_bytes: int, threads: int, zombie: bool
+    ) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.start = start
+        self.rss_bytes = rss_bytes
+        self.threads = threads
+        self.zombie = zombie
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Process) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.pid, self.start))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"Process({values})"
 
 
 def parse_stat(line: bytes) -> Process:
@@ -84,6 +101,8 @@ def find(pid: int) -> Process | None:
 def all_processes() -> tuple[Process, ...]:
     """Every process that can be seen, itself included."""
     if not _has_proc():
+        import subprocess  # here, for it is slow to import and seldom needed
+
         listed = subprocess.run(_PS, capture_output=True, timeout=_PS_TIMEOUT_S, check=True)
         return parse_ps(listed.stdout.decode("ascii", "replace"))
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
