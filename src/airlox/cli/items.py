@@ -138,8 +138,8 @@ def item_text(shape: Shape) -> str:
     """An item in one line, with its text indented below it, so that it cannot pose as another."""
     when = "" if shape["created_at_ms"] is None else time_text(shape["created_at_ms"])
     author = f"{shape['author_name'] or 'unknown'} ({shape['author_role'] or 'no role'})"
-    if shape["ref"] is None:
-        reason = f": {shape['reason']}" if shape["reason"] else ""
+    if "error" in shape:
+        reason = f": {shape['error']}" if shape["error"] else ""
         what, text = f"{shape['kind']} {shape['status']}{reason}", ""
     else:
         what, text = _DESCRIBE[shape["kind"]](shape)

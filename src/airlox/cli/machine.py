@@ -155,18 +155,19 @@ def _add(args: Namespace, voice: Voice) -> int:
 
 
 def _sandbox(args: Namespace) -> str:
-    """Flags of the sandbox for the printed command. Raises UsageError for one not known here."""
+    """Flags of the sandbox for the printed command. Raises CommandLineError for one that
+    is not known here."""
     from airlox.sandbox import NAMES
 
     name = args.sandbox or ("docker" if args.image else "local")
     if name not in NAMES:
-        raise UsageError(
+        raise options.CommandLineError(
             f"this version has no {name[:40]} sandbox",
             code="unknown_sandbox",
             hint=f"use --sandbox with one of {', '.join(sorted(NAMES))}, without --image",
         )
     if args.image:
-        raise UsageError("--image goes with a sandbox that has images")
+        raise options.CommandLineError("--image goes with a sandbox that has images")
     return f"--sandbox {name}"
 
 
@@ -270,7 +271,7 @@ def the_one(waiting: list[Runner]) -> Runner:
 
 
 def _confirm(args: Namespace, runner: Runner, voice: Voice) -> None:
-    """Show whom this is about, and ask at a terminal. Raises UsageError for a no."""
+    """Show whom this is about, and ask at a terminal. Raises AirloxError for a no."""
     import sys
 
     voice.show(

@@ -141,16 +141,17 @@ def _own_words(words: list[str]) -> list[str]:
 def _unknown(name: str) -> Exception:
     from difflib import get_close_matches
 
-    from airlox.errors import UsageError
+    from airlox.cli.options import CommandLineError
 
     near = get_close_matches(name, COMMANDS, n=1)
     hint = f"did you mean {near[0]}?" if near else "airlox --help lists them"
-    return UsageError(f"there is no command {name[:40]!r}", code="no_command", hint=hint)
+    return CommandLineError(f"there is no command {name[:40]!r}", code="no_command", hint=hint)
 
 
 def exit_code(error: BaseException, voice: Voice) -> int:
     """Say what went wrong, and return the code of the table above."""
-    from airlox.errors import AirloxError, SandboxError, UsageError, WaitTimeout
+    from airlox.cli.options import CommandLineError
+    from airlox.errors import AirloxError, SandboxError, WaitTimeout
 
     if isinstance(error, KeyboardInterrupt):
         voice.note("interrupted")
@@ -164,7 +165,7 @@ def exit_code(error: BaseException, voice: Voice) -> int:
     if not isinstance(error, AirloxError):
         return _report_bug(error, voice)
     voice.fail(error)
-    if isinstance(error, UsageError):
+    if isinstance(error, CommandLineError):
         return EXIT_USAGE
     if isinstance(error, WaitTimeout):
         return EXIT_NO_RESULT

@@ -40,8 +40,12 @@ _UNITS_MB = {"": 1, "m": 1, "mb": 1, "g": 1024, "gb": 1024}
 _NUMBER = re.compile(r"([0-9]{1,9})([a-zA-Z]*)\Z")
 
 
+class CommandLineError(UsageError):
+    """The command line makes no sense, whatever the session holds: exit code 2."""
+
+
 class Parser(argparse.ArgumentParser):
-    """Wrong usage is a UsageError, so that `main.py` alone prints errors."""
+    """Wrong usage is an error like any other, so that `main.py` alone prints errors."""
 
     def __init__(self, *, example: str = "", **settings: Any) -> None:
         super().__init__(
@@ -52,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help shows the options")
+        raise CommandLineError(message, hint=f"{self.prog} --help shows the options")
 
 
 class Actions:
@@ -104,16 +108,16 @@ def add_profile_flags(group: argparse._ActionsContainer) -> None:
 
 
 def read_invite(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The link a command works with. Raises UsageError when there is none."""
+    """The link a command works with. Raises CommandLineError when there is none."""
     if args.invite and args.invite_file:
-        raise UsageError("give --invite or --invite-file, not both")
+        raise CommandLineError("give --invite or --invite-file, not both")
     if args.invite:
         return str(args.invite).strip()
     if args.invite_file:
         return read_invite_file(args.invite_file)
     if environ.get(INVITE):
         return environ[INVITE].strip()
-    raise UsageError(
+    raise CommandLineError(
         "no session given",
         code="no_invite",
         hint=f"set {INVITE} to the session's link, or give --invite-file FILE",
@@ -132,10 +136,10 @@ def read_invite_file(path: str) -> str:
 
 
 def read_relay(given: str | None, environ: Mapping[str, str]) -> str:
-    """The relay to make a session on. Raises UsageError when there is none."""
+    """The relay to make a session on. Raises CommandLineError when there is none."""
     relay = given or environ.get(RELAY)
     if not relay:
-        raise UsageError(
+        raise CommandLineError(
             "no relay given",
             code="no_relay",
             hint=f"give --relay URL or set {RELAY}; "

@@ -169,7 +169,9 @@ def path_text(path: Any) -> str:
 
 
 def duration_text(ms: int) -> str:
-    """How long something took: `0.4 s`, `41.2 s`, `12 min 5 s`, `2 h 3 min`."""
+    """How long something took: `84 ms`, `41.2 s`, `12 min 5 s`, `2 h 3 min`."""
+    if ms < 1000:
+        return f"{ms} ms"
     seconds = ms / 1000
     if seconds < 99.95:
         return f"{seconds:.1f} s"
@@ -177,6 +179,14 @@ def duration_text(ms: int) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def span_text(seconds: int) -> str:
+    """A limit in time: `90 s`, `30 min`, `2 h`, `7 days`."""
+    for unit_s, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds > unit_s and seconds % unit_s == 0:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} s"
 
 
 def size_text(size_bytes: int) -> str:

@@ -152,22 +152,24 @@ def run(args: Namespace, voice: Voice) -> int:
 
 
 def _check(args: Namespace) -> None:
-    """Raises UsageError for a command line that names no job, or two."""
+    """Raises CommandLineError for a command line that names no job, or two."""
     given = [args.file is not None, args.shell is not None, bool(args.command)]
     if sum(given) != 1:
-        raise UsageError(
+        raise options.CommandLineError(
             "nothing to run" if not any(given) else "give one thing to run, not several",
             hint="write a command after --, as in: airlox run --on gpu-box -- make test",
         )
     if args.file is not None and not args.file.lower().endswith(".py"):
-        raise UsageError(
+        raise options.CommandLineError(
             f"{args.file[:80]!r} is not a Python file",
             hint="a command goes after --, a script after --shell",
         )
     if not args.tree and (args.tree_allow or args.tree_exclude or args.cwd or args.fresh):
-        raise UsageError("--cwd, --fresh, --tree-allow and --tree-exclude go with --tree")
+        raise options.CommandLineError(
+            "--cwd, --fresh, --tree-allow and --tree-exclude go with --tree"
+        )
     if args.requirement and args.file is None:
-        raise UsageError("--requirement is for Python files")
+        raise options.CommandLineError("--requirement is for Python files")
 
 
 # -- sending ----------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ def _refusal_shape(refused: JobRefused) -> dict[str, Any]:
         "job": getattr(refused, "job", None),
         "message": refused.message,
         "reason": refused.code,
-        "status": "refused",
+        "status": "failed",
     }
 
 

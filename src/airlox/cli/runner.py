@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airlox.cli.options import Parser
+    from airlox.runner.notes import Note
+    from airlox.runner.options import RunnerOptions
 
 _RUNNER_DESCRIPTION = "AIRLOX_RUNNER_DESCRIPTION"
 """What 0.1.0 reads for runners; it wins over AIRLOX_DESCRIPTION, which is a person's."""
@@ -153,26 +155,36 @@ def run(args: Namespace, voice: Voice) -> int:
 
 
 def _join(args: Namespace, voice: Voice) -> int:
+    from airlox.protocol.invite import parse_invite
     from airlox.runner.worker import run_runner
 
     chosen = runner_options(args)
-    link = options.read_invite(args, os.environ)
-    # jobs and what they start never see the link
+    invite = parse_invite(options.read_invite(args, os.environ))
+    # what jobs start must not find the link in this process's environment
     os.environ.pop(options.INVITE, None)
-    code: int = run_runner(chosen, link)
-    return code
+    return run_runner(chosen, invite, lambda note: _say(note, voice))
 
 
-def runner_options(args: Namespace) -> Any:
-    """The runner's options as the flags and variables say. Raises UsageError."""
+def _say(note: Note, voice: Voice) -> None:
+    """Pass on what the runner tells; called from any thread."""
+    if voice.json:
+        voice.json_line({"kind": note.kind, "text": note.text, **note.facts})
+    elif note.kind == "warning":
+        voice.warn(note.text)
+    else:
+        voice.note(note.text)
+
+
+def runner_options(args: Namespace) -> RunnerOptions:
+    """The runner's options as the flags and variables say. Raises CommandLineError, UsageError,
+    ValidationError."""
     import socket
     from pathlib import Path
 
-    from airlox.errors import UsageError
     from airlox.runner.options import RunnerOptions
 
     if args.unsandboxed and args.sandbox not in (None, "process"):
-        raise UsageError("--unsandboxed means --sandbox process; give one of them")
+        raise options.CommandLineError("--unsandboxed means --sandbox process; give one of them")
     work_root = args.work_root or os.environ.get(options.WORK_ROOT)
     description = (
         args.description

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from airlox.cli import opening, options
-from airlox.cli.output import duration_text, path_text, time_text
+from airlox.cli.output import path_text, span_text, time_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,16 +200,14 @@ def _create(args: Namespace, voice: Voice) -> None:
 
 
 def _wish(args: Namespace) -> dict[str, Any]:
-    """The terms asked for, as `opening.create_session` takes them. Raises UsageError."""
-    from airlox.errors import UsageError
-
+    """The terms asked for, as `opening.create_session` takes them. Raises CommandLineError."""
     host_runner = args.profile == "host-runner"
     executes = args.execute or args.mode == "execute" or (host_runner and args.mode is None)
     if (args.execute or host_runner) and args.mode == "relay":
-        raise UsageError("a session without jobs cannot be --execute")
+        raise options.CommandLineError("a session without jobs cannot be --execute")
     given = _job_limits(args)
     if (given or args.features) and not executes:
-        raise UsageError("flags for jobs need --execute")
+        raise options.CommandLineError("flags for jobs need --execute")
     ttl_s = args.ttl
     if ttl_s is False:
         ttl_s = None if host_runner else _DEFAULT_TTL_S
@@ -297,7 +295,7 @@ def terms_text(session: Session) -> str:
     parts = [
         ", ".join(manifest.kinds),
         jobs.runtime,
-        f"{duration_text(jobs.timeout_s * 1000)} and {jobs.memory_mb} MB each",
+        f"{span_text(jobs.timeout_s)} and {jobs.memory_mb} MB each",
         "network" if jobs.network else "no network",
         "files come back" if jobs.return_out else "no files come back",
         "runners need approval" if jobs.approve_runners else "runners need no approval",

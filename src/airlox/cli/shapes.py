@@ -12,7 +12,7 @@ from airlox.client.shown import ParticipantInfo, Runner
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import PythonJob, Result, ShellJob
 from airlox.protocol.payload import File, Text
-from airlox.protocol.view import Item, Record
+from airlox.protocol.view import Item, ItemStatus, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ def unavailable(record: Record) -> Shape:
         "created_at_ms": header.created_at_ms if header else None,
         "id": header.id if header else None,
         "kind": header.kind.value if header else None,
-        "reason": record.reason,
-        "ref": None,
+        "error": record.reason,
+        "ref": {"blob_sha256": "", "id": header.id if header else ""},
         "seq": record.seq,
-        "status": record.status.value,
+        "status": "rejected" if record.status is ItemStatus.REFUSED else record.status.value,
         "subkind": header.subkind if header else None,
     }
 
