@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,17 @@ from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.manifest import Mode
 from airlox.protocol.payload import File
 from airlox.relay.config import Config
-from support.relay import Http, Member, RelayThread, create, join, new_world, now_ms
+from support.relay import Http, Member, RelayThread, create, join, new_world, now_ms, until
 from support.world import Person, World
 
 
-@pytest.fixture(params=["memory", "disk"])
-def relay(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RelayThread]:
-    data = None if request.param == "memory" else str(tmp_path / "data")
-    with RelayThread(data=data) as running:
+@pytest.fixture(scope="module", params=["memory", "disk"])
+def relay(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RelayThread]:
+    disk = str(tmp_path_factory.mktemp("relay") / "data")
+    data = None if request.param == "memory" else disk
+    with RelayThread(data=data, creates_per_minute=0) as running:
         yield running
 
 
@@ -49,13 +52,6 @@ def owner(http: Http, world: World) -> Member:
 @pytest.fixture
 def sender(http: Http, world: World, owner: Member) -> Member:
     return join(http, world.person(Role.SENDER))
-
-
-def until(condition: Callable[[], Any], what: str = "it") -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.01)
 
 
 def file_item(person: Person, data: bytes, name: str = "a.py") -> SealedItem:
@@ -155,7 +151,7 @@ def test_an_expired_session_ends_by_itself(relay: RelayThread, http: Http) -> No
     assert owner.get(wire.events(owner.sid)).error == "404 not_found"
     late = world.person(Role.OWNER).say("too late", at_ms=world.now_ms)
     assert owner.send(late).error == "404 not_found"
-    until(lambda: not relay.relay.core.sessions)
+    until(lambda: owner.sid not in relay.relay.core.sessions)
 
 
 # ── participants ─────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from airlox.protocol import wire
 from airlox.protocol.item import SealedItem
 from airlox.protocol.sse import SseEvent, SseParser
+from airlox.relay.clock import Clock
 from airlox.relay.config import Config
 from airlox.relay.server import RelayServer, bind, run
 from support.world import Person, World
@@ -27,10 +28,10 @@ TIMEOUT_S = 20.0
 class RelayThread:
     """`with RelayThread() as relay:` serves until the block ends. `relay.url` is its base."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, clock: Clock | None = None, **settings: Any) -> None:
         settings = {"port": 0, "min_free_bytes": 0, "sweep_ms": 20, **settings}
         self.config = Config(**settings)
-        self._server = RelayServer(self.config, "0.0.0", bind(self.config))
+        self._server = RelayServer(self.config, "0.0.0", bind(self.config), clock)
         self.url = self._server.url
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -242,3 +243,10 @@ def join(http: Http, person: Person) -> Member:
     answer = http.ask("POST", path, person.join)
     assert answer.status == 201, answer.body
     return Member(http, person, answer.json["token"])
+
+
+def until(condition: Callable[[], Any], what: str = "it") -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.01)

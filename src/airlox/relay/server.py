@@ -13,6 +13,7 @@ import uvicorn
 
 from airlox.errors import UsageError
 from airlox.relay.app import App
+from airlox.relay.clock import Clock
 from airlox.relay.config import Config
 from airlox.relay.relay import Relay
 from airlox.relay.store.base import Store
@@ -78,8 +79,14 @@ class _Server(uvicorn.Server):
 class RelayServer:
     """One relay that serves a socket until it is told to stop."""
 
-    def __init__(self, config: Config, version: str, listener: socket.socket) -> None:
-        self.relay = Relay(config, make_store(config))
+    def __init__(
+        self,
+        config: Config,
+        version: str,
+        listener: socket.socket,
+        clock: Clock | None = None,
+    ) -> None:
+        self.relay = Relay(config, make_store(config), clock)
         self.url = address_of(listener)
         self._listener = listener
         self._uvicorn = uvicorn.Config(
