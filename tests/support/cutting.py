@@ -41,6 +41,11 @@ class Network:
         """Break the next connection whose request holds `holding`, at its answer."""
         self._cut_answer, self._only = True, holding
 
+    def cut_now(self) -> None:
+        """Break every connection there is."""
+        for sock in self._socks:
+            _shut(sock)
+
     def __enter__(self) -> Network:
         self._spawn(self._accept)
         return self
@@ -55,10 +60,11 @@ class Network:
         with contextlib.suppress(OSError):
             socket.create_connection(self._listener.getsockname(), 1).close()
         self._listener.close()
-        for sock in self._socks:
-            _end(sock)
+        self.cut_now()
         for thread in self._threads:
             thread.join(TIMEOUT_S)
+        for sock in self._socks:
+            sock.close()
 
     def _spawn(self, run: object, *args: object) -> None:
         thread = threading.Thread(target=run, args=args, daemon=True)  # type: ignore[arg-type]
@@ -91,8 +97,8 @@ class Network:
                         self.cuts += 1
                         break
                 server.sendall(data)
-        _end(client)
-        _end(server)
+        _shut(client)
+        _shut(server)
 
     def _down(self, client: socket.socket, server: socket.socket, pair: _Pair) -> None:
         with contextlib.suppress(OSError):
@@ -102,16 +108,19 @@ class Network:
                     self.cuts += 1
                     break
                 client.sendall(data)
-        _end(client)
-        _end(server)
+        _shut(client)
+        _shut(server)
 
 
 class _Pair:
-    chosen = False
-    sent = 0
+    """What is known of one forwarded connection."""
+
+    def __init__(self) -> None:
+        self.chosen = False
+        self.sent = 0
 
 
-def _end(sock: socket.socket) -> None:
+def _shut(sock: socket.socket) -> None:
+    """Break a connection under the threads that use it; they see its end."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
