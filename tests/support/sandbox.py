@@ -81,6 +81,7 @@ def started(
         stderr=subprocess.PIPE,
         env={
             "PYTHONPATH": str(path / "src"),
+            "TMPDIR": str(path / "cases"),
             "PATH": os.defpath,
             "AIRLOX_INVITE": sandbox_driver.SECRET,
         },
@@ -157,4 +158,6 @@ def _copy() -> Path:
     (folder / "support").mkdir()
     shutil.copy(sandbox_driver.__file__, folder / "support")
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    (folder / "cases").mkdir()
+    (folder / "cases").chmod(0o1777)
     return folder
