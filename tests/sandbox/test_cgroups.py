@@ -27,6 +27,7 @@ from airlox.sandbox.linux.cgroups import (
     parse_membership,
     parse_mountinfo,
 )
+from support import ordinary
 
 MIB = 1 << 20
 
@@ -212,6 +213,18 @@ class TestRealGroups:
             assert all(Path(folder).exists() for folder in mine.folders)
         finally:
             mine.remove(within_s=5)
+
+
+class TestOrdinaryUser:
+    def test_a_group_can_be_made_or_it_is_said_why_not(self) -> None:
+        script = (
+            "from airlox.errors import SandboxError\n"
+            "from airlox.sandbox.linux.cgroups import open_driver\n"
+            "try: open_driver(); print('made')\n"
+            "except SandboxError as e: print(e.code, e.hint)"
+        )
+        done = ordinary.run_script(script)
+        assert done.stdout.split()[0] in ("made", "cgroup_none"), done.stderr
 
 
 class TestNaming:

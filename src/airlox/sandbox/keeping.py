@@ -115,15 +115,15 @@ class Keeper:
         await self._empty.wait()
 
     async def close(self) -> None:
-        """Close the line, upon which the keeper kills all and ends; end it if it does not."""
-        self._writer.close()
-        try:
-            await asyncio.to_thread(self._process.wait, _KILL_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+        """End the line, upon which the keeper kills all and ends; end it if it does not."""
+        with suppress(OSError):  # it is gone already
+            self._writer.write_eof()
+        await asyncio.wait((self._listener,), timeout=_KILL_S)
+        self._process.kill()
+        self._process.wait()
         self._listener.cancel()
         await asyncio.gather(self._listener, return_exceptions=True)
+        self._writer.close()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:

@@ -85,34 +85,30 @@ class Watch:
 async def breach_of(watch: Watch) -> Breach:
     """Run `watch` in a thread of its own until a limit is passed. Cancel it to stop the thread."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[Breach] = loop.create_future()
+    over: asyncio.Future[Breach | None] = loop.create_future()
     stop = threading.Event()
 
-    def report(breach: Breach | None, error: Exception | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        elif breach is not None:
-            found.set_result(breach)
-
     def run() -> None:
-        breach, error = None, None
         try:
-            breach = _look_until(watch, stop)
+            result = _look_until(watch, stop)
         except Exception as e:
-            error = e
+            loop.call_soon_threadsafe(over.set_exception, e)
+        else:
+            loop.call_soon_threadsafe(over.set_result, result)
         finally:
             watch.close()
-        loop.call_soon_threadsafe(report, breach, error)
 
     thread = threading.Thread(target=run, name="airlox-watch", daemon=True)
     thread.start()
     try:
-        return await found
+        breach = await asyncio.shield(over)
     finally:
         stop.set()
-        await asyncio.to_thread(thread.join)
+        await asyncio.wait((over,))
+        thread.join()
+    if breach is None:  # only `stop` ends it without a breach, and that is set by a cancel
+        raise asyncio.CancelledError
+    return breach
 
 
 def _look_until(watch: Watch, stop: threading.Event) -> Breach | None:
