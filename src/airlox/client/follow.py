@@ -102,7 +102,7 @@ class Follower:
                 elif event.event == EventKind.ITEM:
                     until = self._deadline.sooner(Deadline.after(END_GRACE_S))
                 elif event.event == EventKind.END or self._failed(event):
-                    self._core.timeline.sync(())
+                    self._core.timeline.sync(STANDING_KINDS)
                     return self._job.settle(ask=True) is not None
 
     def _announced(self, until: Deadline) -> bool:

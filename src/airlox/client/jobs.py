@@ -16,6 +16,7 @@ from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
 from airlox.client.relay_api import JobStatus
 from airlox.client.result import OutFile, Result, signed_result, unsigned_result
+from airlox.client.timeline import STANDING_KINDS
 from airlox.errors import JobRefused, RelayError, WaitTimeout
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
@@ -94,7 +95,7 @@ class Job:
     def result(self) -> Result | None:
         """The result, once it is there; None while the job goes on."""
         if self._final is None:
-            self._core.timeline.sync(())
+            self._core.timeline.sync(STANDING_KINDS)
             self.settle(ask=True)
         return self._final
 
