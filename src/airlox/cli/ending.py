@@ -23,30 +23,32 @@ MIB = 1024 * 1024
 _SHOWN_LEFT_OUT = 5
 
 
-def tell(result: Result, saved: list[str], voice: Voice) -> int:
-    """Print a job's end and return the exit code it stands for."""
+def tell(result: Result, saved: list[str], voice: Voice) -> None:
+    """Print how a job ended."""
     if voice.json:
         voice.document(result_shape(result, saved))
-    else:
-        _tell_files(result, saved, voice)
-        if result.env is not None:
-            voice.note(env_text(result), "dim")
-        if result.others:
-            voice.warn(
-                "the relay gave this job to more than one runner; further results: "
-                + ", ".join(result.others)
-            )
-        voice.note(last_line(result), "green" if result.ok else "red")
-    return exit_code(result)
+        return
+    _tell_files(result, saved, voice)
+    if result.env is not None:
+        voice.note(env_text(result), "dim")
+    if result.others:
+        voice.warn(
+            "the relay gave this job to more than one runner; further results: "
+            + ", ".join(result.others)
+        )
+    voice.note(last_line(result), "green" if result.ok else "red")
+    if not result.signed:
+        voice.note(f"if its runner comes back, airlox result -- {result.job} shows the result")
 
 
 def exit_code(result: Result) -> int:
+    """The exit code a result stands for: the command's own where it ran to its end."""
     if result.status == "completed" and result.exit_code is not None:
         return result.exit_code & 0xFF
     return EXIT_ERROR
 
 
-def save_files(result: Result, folder: str | None, voice: Voice) -> list[str]:
+def save_files(result: Result, folder: str | None) -> list[str]:
     """Save the files a job wrote where that was asked for; their paths."""
     if folder is None:
         return []

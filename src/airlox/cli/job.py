@@ -77,10 +77,11 @@ def _result(args: Namespace, session: Session, voice: Voice) -> int:
         else:
             voice.warn(f"job {job.id} has no result yet: {state}")
         return EXIT_NO_RESULT
-    saved = ending.save_files(result, args.out_dir, voice)
+    saved = ending.save_files(result, args.out_dir)
     if not voice.json:
         ending.print_output(result, voice)
-    return ending.tell(result, saved, voice)
+    ending.tell(result, saved, voice)
+    return ending.exit_code(result)
 
 
 def _cancel(args: Namespace, session: Session, voice: Voice) -> int:

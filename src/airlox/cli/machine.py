@@ -17,6 +17,7 @@ from airlox.errors import AirloxError, UsageError, WaitTimeout
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
     from typing import Any
 
     from airlox.cli.options import Parser
@@ -244,8 +245,17 @@ def _await(args: Namespace, session: Session, voice: Voice) -> Runner:
         raise WaitTimeout(error.message, code=error.code, hint=hint) from None
 
 
-def wait_for_runner(session: Session, timeout_s: float) -> Runner:
-    """The first runner that waits for approval. Raises WaitTimeout, UsageError for several."""
+def wait_for_runner(
+    session: Session,
+    timeout_s: float,
+    *,
+    poll_s: float = _POLL_S,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Runner:
+    """The first runner that waits for approval; `meanwhile` is called at each look.
+
+    Raises WaitTimeout, UsageError when several wait.
+    """
     until = time.monotonic() + timeout_s
     while True:
         waiting = waiting_runners(session)
@@ -253,7 +263,8 @@ def wait_for_runner(session: Session, timeout_s: float) -> Runner:
             return the_one(waiting)
         if time.monotonic() >= until:
             raise WaitTimeout("no runner has joined", code="no_runner_yet")
-        time.sleep(_POLL_S)
+        meanwhile()
+        time.sleep(poll_s)
 
 
 def waiting_runners(session: Session) -> list[Runner]:

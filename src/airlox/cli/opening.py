@@ -29,7 +29,7 @@ def open_session(args: Namespace, voice: Voice, *, link: str | None = None) -> S
     """The session of `link`, else of the flags and variables; joined, or taken up again."""
     return Session.join(
         link or options.read_invite(args, os.environ),
-        display_name=_profile(args, "name", options.NAME) or "cli",
+        display_name=_profile(args, "display_name", options.NAME) or "cli",
         description=_profile(args, "description", options.DESCRIPTION),
         kind="cli",
         cache_dir=options.cache_root(args, os.environ),
@@ -58,7 +58,7 @@ def create_session(
                 relay,
                 ttl=ttl_s,
                 max_item_bytes=max_item_mb * MB,
-                display_name=_profile(args, "name", options.NAME) or "owner",
+                display_name=_profile(args, "display_name", options.NAME) or "owner",
                 description=_profile(args, "description", options.DESCRIPTION),
                 kind="cli",
                 cache_dir=options.cache_root(args, os.environ),

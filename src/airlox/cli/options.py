@@ -98,7 +98,10 @@ def add_invite_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_profile_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument(
-        "--as", dest="name", metavar="NAME", help=f"your name, taken at the first join [{NAME}]"
+        "--as",
+        dest="display_name",
+        metavar="NAME",
+        help=f"your name, taken at the first join [{NAME}]",
     )
     group.add_argument(
         "--description",

@@ -264,15 +264,17 @@ def _print_id(job: Job, voice: Voice) -> int:
 def first_line(session: Session, job: Job, place: str | None) -> str:
     """`gpu-box · job 7Qk… · pytest -x tests/ · tree 412 files, 3.1 MB (18 changed)`."""
     from airlox.cli import shapes
+    from airlox.protocol.job import OneRunner
 
     key = job.runner
     names = {p.participant_pub: p.display_name for p in session.participants(sync=False)}
     parts = [place or names.get(key or "", "a runner"), f"job {job.id}", shapes.what(job.meta)]
     upload = job.upload
     if upload is not None:
-        parts.append(
-            f"tree {upload.files} files, {size_text(upload.size)} ({upload.changed} changed)"
-        )
+        tree = f"tree {upload.files} files, {size_text(upload.size)}"
+        # which contents are new is known of a runner that was named, not of one to be chosen
+        is_known = isinstance(job.meta.target, OneRunner)
+        parts.append(f"{tree} ({upload.changed} changed)" if is_known else tree)
     return " · ".join(parts).replace("\n", "\\n")
 
 
@@ -281,27 +283,38 @@ def first_line(session: Session, job: Job, place: str | None) -> str:
 
 def follow(job: Job, voice: Voice, *, wait_s: float | None, out_dir: str | None) -> int:
     """Show a job's output as it happens, then tell its end; the exit code."""
+    try:
+        result, code = watch(job, voice, wait_s=wait_s)
+    except WaitTimeout as late:
+        if not voice.json or late.code == "closed":
+            raise
+        voice.document({"job": job.id, "status": job.state().state})
+        return EXIT_NO_RESULT
+    ending.tell(result, ending.save_files(result, out_dir), voice)
+    return code
+
+
+def watch(job: Job, voice: Voice, *, wait_s: float | None) -> tuple[Result, int]:
+    """Show a job's output until it ends; its result, and the exit code for it.
+
+    Raises WaitTimeout, KeyboardInterrupt.
+    """
     with CtrlC(job, voice) as pressed:
         shown = _Shown(voice)
         try:
             for piece in job.output(wait_s):
                 shown.put(_STREAMS[piece.stream], piece.data)
-        except WaitTimeout as late:
-            shown.end()
-            if not voice.json or late.code == "closed":
-                raise
-            voice.document({"job": job.id, "status": job.state().state})
-            return EXIT_NO_RESULT
         except BrokenPipeError:
             job.cancel()  # nobody reads on; a job that goes on unseen helps nobody
             raise
-        shown.end()
+        finally:
+            voice.end_output()
         result = job.wait(wait_s)
     if not voice.json:
         shown.complete(result)
-    saved = ending.save_files(result, out_dir, voice)
-    code = ending.tell(result, saved, voice)
-    return EXIT_INTERRUPTED if pressed.once and result.status == "cancelled" else code
+    if pressed.once and result.status == "cancelled":
+        return result, EXIT_INTERRUPTED
+    return result, ending.exit_code(result)
 
 
 class _Shown:
@@ -315,9 +328,6 @@ class _Shown:
         self._bytes[stream] += len(data)
         if not self._voice.json:
             self._voice.output(stream, data)
-
-    def end(self) -> None:
-        self._voice.end_output()
 
     def complete(self, result: Result) -> None:
         """Print what the result has when nothing came live; say so when only a part did."""
