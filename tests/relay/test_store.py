@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import subprocess
-import sys
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
 from airlox.relay.store.framing import Append, frame, read_frames
 from airlox.relay.store.memory import MemoryStore
+from support.small_disk import small_disk
 
 SID = SessionId("ax_" + "a" * 26)
 OTHER = SessionId("ax_" + "b" * 26)
@@ -221,8 +221,6 @@ async def test_nothing_of_a_purged_session_stays_on_the_disk(folder: Path) -> No
 
 def crash_copy(folder: Path) -> Path:
     """What a crash at this moment leaves: the files as they are."""
-    import shutil
-
     copy = folder.with_name(f"{folder.name}-{os.urandom(4).hex()}")
     shutil.copytree(folder, copy)
     return copy
@@ -311,27 +309,14 @@ async def test_more_than_may_wait_is_refused_as_busy(folder: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0 or not sys.platform.startswith("linux"):
-        if os.environ.get("CI"):
-            pytest.fail("a small file system needs root on Linux")
-        pytest.skip("a small file system needs root on Linux")
-    mount = tmp_path / "small"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], check=False, timeout=20
-    )
-    if done.returncode != 0:
-        if os.environ.get("CI"):
-            pytest.fail("this machine does not let root mount a tmpfs")
-        pytest.skip("this machine does not let root mount a tmpfs")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True, timeout=20)
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "1m") as mount:
+        yield mount
 
 
-async def test_a_full_disk_refuses_and_lives_on(small_disk: Path) -> None:
+async def test_a_full_disk_refuses_and_lives_on(full_disk: Path) -> None:
     accepted = []
-    async with running(disk(small_disk / "data")) as store:
+    async with running(disk(full_disk / "data")) as store:
         await store.append(OTHER, [b"other"], ("blob", bytes(60_000)))
         failure = None
         for n in range(100):
@@ -351,7 +336,7 @@ async def test_a_full_disk_refuses_and_lives_on(small_disk: Path) -> None:
         await store.purge(OTHER)
         crashed = [b"%d" % n for n in accepted]
         assert await store.read(SID) == crashed
-    async with running(disk(small_disk / "data")) as store:
+    async with running(disk(full_disk / "data")) as store:
         assert await store.read(SID) == [b"%d" % n for n in accepted]
         assert await read_blob(store, SID, f"b{accepted[-1]}") == bytes([accepted[-1]]) * 50_000
         assert store.sessions() == [SID]
