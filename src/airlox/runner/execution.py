@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -67,7 +67,7 @@ SYSTEM_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bi
 PYTHON_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 SYSTEM_ROOTS: Final = ("/usr", "/bin", "/sbin", "/opt", "/nix/store")
 
-Call = Callable[..., Awaitable[object]]
+Call = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,10 @@ class Bench:
     python: PythonSupply
     spool: Spool
     redactions: tuple[tuple[str, str], ...]
-    call: Callable[..., Awaitable[object]]
+    call: Call
     """Runs a blocking function of the client in a thread."""
+    posted: Callable[[], None]
+    """Told when there is something in the spool."""
 
     @property
     def env(self) -> Env:
@@ -129,17 +131,20 @@ async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str
         return None
     attempt = _Attempt(order, bench.env)
     try:
-        answer = await _carry_out(bench, running, attempt, arrived)
+        return await _carry_out(bench, running, attempt, arrived)
     except SessionClosed:
         raise
     except AirloxError as error:
         answer = _refusal(bench, running, attempt, error)
-    return await _hand_over(bench, answer, attempt.files)
+    except Exception as error:  # a fault of ours must not leave the sender waiting
+        answer = _broken(bench, attempt, error)
+    return await _hand_over(bench, answer, Gathered((), ()))
 
 
 async def _carry_out(
     bench: Bench, running: Running, attempt: _Attempt, arrived: asyncio.Event
-) -> Answer:
+) -> str:
+    """Everything that may be refused, and the run. The answer goes out before the folders go."""
     job = attempt.job
     await _check_may_run(bench, running, attempt.order)
     _check_can_run(bench, job)
@@ -166,7 +171,8 @@ async def _carry_out(
         placing = Placing(places, "" if job.cwd is UNSET else job.cwd, bench.sandbox.owner())
         try:
             await _place(bench, running, attempt, placing)
-            return await _run(bench, running, attempt, places, interpreter)
+            answer = await _run(bench, running, attempt, places, interpreter)
+            return await _hand_over(bench, answer, attempt.files)
         finally:
             await asyncio.to_thread(placing.remove_all)
 
@@ -233,7 +239,7 @@ async def _hash_inputs(bench: Bench, running: Running, job: Job) -> str:
     for ref in job.files:
         running.check()
         found = await bench.call(bench.link.input, ref)
-        digest.update(found.blob)  # type: ignore[attr-defined]
+        digest.update(found.blob)
     return digest.hexdigest()
 
 
@@ -360,8 +366,9 @@ def _plan(bench: Bench, job: Job, places: Places, interpreter: Interpreter | Non
         "TMPDIR": layout.tmp,
         "MPLBACKEND": "Agg",
         "AIRLOX_OUT": layout.out,
-        "PYTHONUNBUFFERED": "1",
     }
+    if not isinstance(job, PythonJob):
+        env["PYTHONUNBUFFERED"] = "1"
     return Plan(
         argv=_argv(job, layout.home, interpreter),
         env=tuple(env.items()),
@@ -411,12 +418,13 @@ def _search_path(
         assert interpreter is not None
         return ":".join((str(interpreter.path.parent), *PYTHON_PATH))
     roots = (*SYSTEM_ROOTS, *(mount.target for mount in toolchains))
+    tools = [f"{folder}/bin" for folder in options.toolchains]
     own = [
         folder
         for folder in options.path.split(":")
         if folder.startswith("/") and (options.sandbox == facts.PROCESS or _is_below(folder, roots))
     ]
-    return ":".join(dict.fromkeys((*own, *SYSTEM_PATH)))
+    return ":".join(dict.fromkeys((*tools, *own, *SYSTEM_PATH)))
 
 
 def _is_below(folder: str, roots: tuple[str, ...]) -> bool:
@@ -499,6 +507,12 @@ def _refusal(bench: Bench, running: Running, attempt: _Attempt, error: AirloxErr
     return replace(_blank(attempt), cause=cause, reason=reason)
 
 
+def _broken(bench: Bench, attempt: _Attempt, error: Exception) -> Answer:
+    said = Redactor(bench.redactions).clean_text(f"{type(error).__name__}: {error}")
+    cause = Cause(kind=CauseKind.RUNNER_ERROR)
+    return replace(_blank(attempt), cause=cause, reason=f"the runner failed: {said}")
+
+
 async def _hand_over(bench: Bench, answer: Answer, files: Gathered) -> str:
     """Seal the answer and give it to the spool."""
     if not bench.manifest.is_full and answer.stderr is not None:
@@ -507,6 +521,7 @@ async def _hand_over(bench: Bench, answer: Answer, files: Gathered) -> str:
     outbox = bench.link.outbox
     parcel = await asyncio.to_thread(answers.seal, outbox, bench.manifest, answer, files.files)
     await asyncio.to_thread(bench.spool.add, parcel)
+    bench.posted()
     said = str(answer.cause.kind)
     return f"{said} {answer.exit_code}" if answer.exit_code is not None else said
 

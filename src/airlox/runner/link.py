@@ -1,8 +1,8 @@
 """The runner's end of its session: the blocking calls the event loop hands to threads.
 
 It stands on the client's membership, timeline and outbox, and adds what only a runner does: its
-own stream, claims, heartbeats, jobs and their inputs opened without being kept in memory, and
-acknowledging what is of no use to a runner, so that the relay may let go of it.
+own stream, claims, jobs and their inputs opened without being kept in memory, and seeing to it
+that the relay need not keep what a runner has no use for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ from airlox.protocol.digest import hash_of
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
 from airlox.protocol.job import Job, PythonJob, ShellJob
+from airlox.protocol.keys import Role
 from airlox.protocol.live import RANDOM_BYTES, LiveWriter
 from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
@@ -36,6 +38,11 @@ from airlox.protocol.view import ItemStatus, Participant, Record
 STANDING: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
 """Items a runner must know before it takes a job; all else is opened on need."""
 SEGMENT_TIMEOUT_S: Final = 10.0
+PATIENCE_S: Final = 60.0
+"""How long a job that was given to this runner is held on to while the relay is away, or while
+the holders of an input are asked for it."""
+RETRY_S: Final = 0.5
+_LATER: Final = frozenset({429, 500, 502, 503, 504})
 DONE_BYTES: Final = 64 * limits.MIB
 
 
@@ -77,7 +84,7 @@ class Link:
         self._on_warning = on_warning
         self._done_path = os.path.join(membership.cache.folder, f"jobs-done-{name}.txt")
         self._done = _read_done(self._done_path)
-        self._acknowledged: set[ItemId] = set()
+        self._tidied: set[ItemId] = set()
         self._lock = threading.Lock()
 
     @property
@@ -112,39 +119,61 @@ class Link:
         """Who signed a cancel of this job."""
         return self.timeline.read(lambda view: view.cancels.get(job))
 
-    def acknowledge_the_rest(self) -> None:
-        """Tell the relay that items which a runner never opens need not be kept for it."""
-        records = self.timeline.records()
-        for record in records:
-            envelope = record.envelope
-            if envelope is None or envelope.id in self._acknowledged:
-                continue
-            if record.status is ItemStatus.REFUSED or not self._is_of_no_use(envelope):
-                continue
-            self.timeline.blobs.acknowledge(envelope.id, self.api)
-            self._acknowledged.add(envelope.id)
+    def tidy(self) -> None:
+        """See to it that the relay need not keep items for this runner.
 
-    def _is_of_no_use(self, envelope: Envelope) -> bool:
+        Files by people are stored here, since a job may name them as inputs; texts, results, jobs
+        of others and files by runners are of no use to a runner.
+        """
+        for record in self.timeline.records():
+            envelope = record.envelope
+            if envelope is None or record.author is None or envelope.id in self._tidied:
+                continue
+            if record.status is ItemStatus.REFUSED or not self._is_settled(envelope):
+                continue
+            by_runner = record.author.role is Role.RUNNER
+            if envelope.header.kind is Kind.FILE and not by_runner:
+                self._store(envelope)
+            else:
+                self.timeline.blobs.acknowledge(envelope.id, self.api)
+            self._tidied.add(envelope.id)
+
+    def _is_settled(self, envelope: Envelope) -> bool:
+        """Whether it is clear that this runner will not be told to run it."""
         kind = envelope.header.kind
         if kind is Kind.JOB:
-            states = self.timeline.read(lambda view: view.relay_jobs.get(envelope.id))
-            return states is not None and states.runner not in (None, self.public)
-        return kind in (Kind.TEXT, Kind.RESULT)
+            word = self.timeline.read(lambda view: view.relay_jobs.get(envelope.id))
+            return word is not None and word.runner not in (None, self.public)
+        return kind in (Kind.TEXT, Kind.RESULT, Kind.FILE)
+
+    def _store(self, envelope: Envelope) -> None:
+        blobs = self.timeline.blobs
+        if blobs.held(envelope) is None:
+            with suppress(BlobMissing):
+                blobs.keep(envelope, blobs.fetch(envelope, self.api), self.api)
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────
 
     def claim(self, job: ItemId) -> bool:
-        """Take an assigned job; False when it was given to another or withdrawn."""
-        try:
-            self.api.claim(job)
-        except RelayError as error:
-            if error.status in (404, 409):
+        """Take an assigned job; False when it was given to another or withdrawn.
+
+        A claim may be repeated: the relay lets a runner claim what it has claimed.
+        """
+        until = Deadline.after(PATIENCE_S)
+        while True:
+            try:
+                self.api.claim(job)
+                return True
+            except RelayError as error:
+                if error.status in (404, 409):
+                    return False
+                if error.status not in _LATER or until.passed:
+                    raise
+            except ConnectionLost:
+                if until.passed:
+                    raise
+            if not self.api.pause(RETRY_S):
                 return False
-            raise
-        except ConnectionLost:
-            status = self.api.job(job)  # the answer was lost, or the question
-            return status.state == wire.JobState.RUNNING and status.runner == self.public
-        return True
 
     def order(self, job: ItemId) -> Order | None:
         """The verified job, or None when its bytes cannot be had. Raises Unverified."""
@@ -189,15 +218,23 @@ class Link:
         return record
 
     def _blob(self, envelope: Envelope) -> bytes | None:
-        """The sealed bytes from the cache, else from the relay."""
+        """The sealed bytes from the cache, else from the relay, else from whoever holds them."""
         blobs = self.timeline.blobs
         held = blobs.held(envelope)
         if held is not None:
             return held
-        try:
-            blob = blobs.fetch(envelope, self.api)
-        except BlobMissing:
-            return None
+        until = Deadline.after(PATIENCE_S)
+        while True:
+            try:
+                blob = blobs.fetch(envelope, self.api)
+                break
+            except BlobMissing as missing:
+                if missing.evicted and envelope.header.kind is Kind.FILE:
+                    blobs.want(envelope, self.api)
+                elif missing.evicted:
+                    return None
+            if until.passed or not self.api.pause(RETRY_S):
+                return None
         if envelope.header.kind is Kind.FILE:
             blobs.keep(envelope, blob, self.api)
         else:

@@ -49,7 +49,7 @@ async def _follow(tail: ProgressTail, live: LiveOutput) -> None:
 
 
 class ProgressTail:
-    """What is new in a file that may be at one of several places, each a folder and a path in it."""
+    """What is new in a file that may be at one of several places: each a folder and a path."""
 
     def __init__(self, *candidates: tuple[Path, str]) -> None:
         self._candidates = candidates

@@ -53,7 +53,8 @@ class Started(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """All items of one finished job, sealed. `bare` is the result that names no out files."""
+    """All items of one finished job, sealed. `bare` is the result that names no out files; without
+    files it is `result` itself."""
 
     job: ItemId
     files: tuple[SealedItem, ...]
@@ -215,8 +216,13 @@ class Spool:
             for count, item in enumerate(parcel.files):
                 name = f"{_FILE}-{count:03d}-{item.ref.id}"
                 safefs.write_private(unfinished / name, item.frame())
-            for kind, item in ((_RESULT, parcel.result), (_BARE, parcel.bare)):
-                safefs.write_private(unfinished / f"{kind}-{item.ref.id}", item.frame())
+            safefs.write_private(
+                unfinished / f"{_RESULT}-{parcel.result.ref.id}", parcel.result.frame()
+            )
+            if parcel.files:
+                safefs.write_private(
+                    unfinished / f"{_BARE}-{parcel.bare.ref.id}", parcel.bare.frame()
+                )
             os.rename(unfinished, self._spool / unfinished.name[1:])
             _sync_folder(self._spool)
         except OSError as e:

@@ -92,7 +92,9 @@ class _Start:
         self._options = options
         self._invite = invite
         self._say = say
-        self._warn = lambda text: say(Note("warning", text))
+
+    def _warn(self, text: str) -> None:
+        self._say(Note("warning", text))
 
     def run(self) -> int:
         if self._invite.role is not Role.RUNNER:
@@ -146,6 +148,7 @@ class _Start:
                 spool=spool,
                 redactions=_redactions(self._options),
                 call=worker.call,
+                posted=worker.post_soon,
             )
             try:
                 code = asyncio.run(worker.run(bench, note if manifest.is_full else None))
@@ -280,7 +283,7 @@ class _Worker:
         self._ending: asyncio.Future[int] = self._loop.create_future()
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
-        self._approved = False
+        self._approved = self._said_waiting = False
         self._catch_signals()
         tasks = [asyncio.create_task(self._tend(note))]
         try:
@@ -289,6 +292,10 @@ class _Worker:
         finally:
             await self._stop(tasks)
         return code
+
+    def post_soon(self) -> None:
+        """There is something in the spool."""
+        self._to_post.set()
 
     # ── coming to work ──────────────────────────────────────────────────────────────────────
 
@@ -330,7 +337,7 @@ class _Worker:
             self._beat.clear()
             try:
                 await self.call(self._heartbeat)
-                await self.call(self._link.acknowledge_the_rest)
+                await self.call(self._link.tidy)
             except (ConnectionLost, RelayError) as error:
                 if isinstance(error, RelayError) and error.status in (401, 404, 410):
                     self._end_with(self._link.api.end_of_session(error))
@@ -406,8 +413,6 @@ class _Worker:
             self._approved = True
             self._say(Note("ready", f"{self._bench.options.name} takes jobs"))
 
-    _said_waiting = False
-
     # ── jobs ────────────────────────────────────────────────────────────────────────────────
 
     def _assign(self, job: ItemId) -> None:
@@ -431,7 +436,6 @@ class _Worker:
             finally:
                 self._slots.forget(running)
                 self._arrivals.pop(running.job, None)
-        self._to_post.set()
         self._beat.set()
 
     async def _work(self, running: Running) -> None:
@@ -487,7 +491,8 @@ class _Worker:
 
     async def _until_the_end(self, tasks: list[asyncio.Task[None]]) -> int:
         """The exit code, once it is decided. What breaks in a task breaks the runner."""
-        await asyncio.wait({self._ending, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        first: set[asyncio.Future[Any]] = {self._ending, *tasks}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done() and not self._ending.done():
                 task.result()
@@ -510,9 +515,10 @@ class _Worker:
         for feed in self._feeds:
             feed.close()
         self._link.api.close()
-        for task in (*tasks, *self._jobs):
+        left: set[asyncio.Task[None]] = {*tasks, *self._jobs}
+        for task in left:
             task.cancel()
-        await asyncio.wait({*tasks, *self._jobs}, timeout=STOP_S)
+        await asyncio.wait(left, timeout=STOP_S)
         for thread in self._threads:
             await asyncio.to_thread(thread.join, STOP_S)
         self._pool.shutdown(wait=True, cancel_futures=True)
