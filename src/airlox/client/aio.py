@@ -15,8 +15,9 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from airlox.client.follow import Output
 from airlox.client.jobs import Job, Result
+from airlox.client.references import Refs
 from airlox.client.relay_api import JobStatus
-from airlox.client.session import AnyPath, Refs, Session
+from airlox.client.session import AnyPath, Session
 from airlox.client.shown import ParticipantInfo, Runner
 from airlox.protocol import limits
 from airlox.protocol.item import ItemRef

@@ -19,15 +19,13 @@ import msgspec
 
 from airlox.client import membership as members
 from airlox.client import shown, terms
-from airlox.client.attachments import Attachment, classify, load_attachment, sanitize_image
 from airlox.client.cache import default_root
 from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.items import ItemStream
-from airlox.client.jobs import Job
 from airlox.client.membership import Membership, Profile
+from airlox.client.references import Refs, item_refs
 from airlox.client.shown import ParticipantInfo, Runner
-from airlox.client.submission import JobOrder, Submission, item_refs
 from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
 from airlox.errors import ProtocolError, SessionClosed, UsageError
 from airlox.protocol import limits
@@ -44,10 +42,12 @@ from airlox.protocol.view import Item, Record
 from airlox.safefs import read_bounded
 
 if TYPE_CHECKING:
+    from airlox.client.attachments import Attachment
+    from airlox.client.jobs import Job
     from airlox.client.relay_api import RunnerEntry
+    from airlox.client.submission import Submission
 
 AnyPath = str | os.PathLike[str]
-Refs = Iterable[ItemRef | Item | Mapping[str, str]]
 
 WARNINGS_KEPT: Final = 100
 
@@ -418,7 +418,7 @@ class Session:
         Everything is checked before it is sent. Raises PolicyError, ValidationError, UsageError,
         JobRefused when no runner takes it, RelayError, ConnectionLost.
         """
-        order = JobOrder(
+        submission = self._submission(
             files=files,
             runner=runner,
             labels=labels,
@@ -431,9 +431,7 @@ class Session:
             progress_file=progress_file,
             stay=stay,
         )
-        return Submission(self._core, order, self.runners).python(
-            code, filename=filename, requirements=tuple(requirements)
-        )
+        return submission.python(code, filename=filename, requirements=tuple(requirements))
 
     def run_shell(
         self,
@@ -455,7 +453,7 @@ class Session:
 
         Only in sessions whose `kinds` have shell.
         """
-        order = JobOrder(
+        submission = self._submission(
             files=files,
             runner=runner,
             labels=labels,
@@ -468,7 +466,7 @@ class Session:
             progress_file=progress_file,
             stay=stay,
         )
-        return Submission(self._core, order, self.runners).shell(command)
+        return submission.shell(command)
 
     def run_file(self, path: AnyPath, **options: Any) -> Job:
         """`run_python` with a local .py file, `run_shell` with any other script."""
@@ -494,18 +492,27 @@ class Session:
         items = self._core.timeline.items_after(-1)
         return [_handle(self._core, item) for item in items if item.kind is Kind.JOB]
 
+    def _submission(self, **asked: Any) -> Submission:
+        from airlox.client.submission import JobOrder, Submission  # only who runs jobs pays for it
+
+        return Submission(self._core, JobOrder(**asked), self.runners)
+
     @property
     def _role(self) -> Role:
         return self._core.membership.role
 
 
 def _handle(core: Core, item: Item) -> Job:
+    from airlox.client.jobs import Job
+
     assert isinstance(item.meta, PythonJob | ShellJob)  # the view checked it against the kind
     return Job(core, item.ref, item.meta)
 
 
 def _attachment(src: AnyPath | bytes, name: str | None, most: int) -> Attachment:
     """A file ready to be sent, from a path or from bytes with a name."""
+    from airlox.client.attachments import Attachment, classify, load_attachment, sanitize_image
+
     if not isinstance(src, bytes):
         if name is None:
             return load_attachment(src, most)

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from airlox.client import shown
 from airlox.client.core import Core
 from airlox.client.jobs import Job, JobNotTaken
+from airlox.client.references import Refs, item_refs
 from airlox.client.shown import Runner
 from airlox.client.timeline import STANDING_KINDS
 from airlox.errors import JobRefused, RelayError, UsageError
@@ -38,7 +39,6 @@ from airlox.protocol.job import Job as JobMeta
 from airlox.protocol.manifest import Feature, JobLimits
 from airlox.protocol.payload import File
 from airlox.protocol.policy import check_role_may_post
-from airlox.protocol.view import Item
 
 if TYPE_CHECKING:
     from airlox.client.trees import TreeUpload
@@ -56,28 +56,10 @@ NOT_TAKEN: Final = {
 """The relay's codes for a job that no runner took, in words and with the next step."""
 
 
-def item_refs(refs: Iterable[ItemRef | Item | Mapping[str, str]]) -> tuple[ItemRef, ...]:
-    """References as callers have them: from `send_file`, as items, or as plain mappings."""
-    return tuple(_item_ref(ref) for ref in refs)
-
-
-def _item_ref(ref: ItemRef | Item | Mapping[str, str]) -> ItemRef:
-    if isinstance(ref, ItemRef):
-        return ref
-    if isinstance(ref, Item):
-        return ref.ref
-    try:
-        return ItemRef(blob_sha256=ref["blob_sha256"], id=ref["id"])
-    except (KeyError, TypeError):
-        raise UsageError(
-            "that is no reference to an item", hint="pass what send_file returned"
-        ) from None
-
-
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller asks for, whatever the kind of job; see `Session.run_python`."""
 
-    files: Iterable[ItemRef | Item | Mapping[str, str]]
+    files: Refs
     runner: Runner | str | None
     labels: Iterable[str] | None
     timeout_s: int | None
