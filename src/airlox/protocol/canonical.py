@@ -3,7 +3,7 @@
 UTF-8, no white space, keys sorted, integers only, the shortest escapes. A reader decodes with a
 strict schema, encodes again and compares: whatever is not in canonical form differs somewhere
 (repeated keys, spaces, other escapes, `-0`, an explicit null for a left-out field).
-Source: docs/protocol.md, "Canonical JSON".
+Source: docs/protocol.md, "Encodings".
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """
 
 
+_FAULT_CHARS: Final = 200
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
@@ -65,10 +66,15 @@ def decode_loose(document: bytes | str, type_: type[T], what: str) -> T:
         data = document.encode() if isinstance(document, str) else document
         value: T = decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise EncodingError(f"{what}: {error}") from None
+        raise EncodingError(f"{what}: {_one_line(str(error))}") from None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise EncodingError(f"{what} is not JSON") from None
     return value
+
+
+def _one_line(text: str) -> str:
+    """A fault fit for a message: the library quotes names and values of the document in it."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_FAULT_CHARS])
 
 
 class Signed(Wire, frozen=True, kw_only=True):

@@ -29,8 +29,10 @@ _LETTERS: Final = {
     Role.RUNNER: "run",
 }
 _ROLES: Final = {word: role for role, word in _LETTERS.items()}
+_HTTPS: Final = re.compile(r"https://[^/:]")
 _LOOPBACK: Final = re.compile(
-    r"http://(localhost|[^/?#@:\[\]]+\.localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?(/.*)?\Z"
+    r"http://((?:[\w-]+\.)*localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?(/.*)?\Z",
+    re.ASCII,
 )
 _HINT: Final = "copy the whole link again, from the part before # to its end"
 
@@ -61,9 +63,7 @@ def parse_base_url(text: str) -> str:
     if any(c in "?#@" or c.isspace() or category(c) == "Cc" for c in text):
         raise ValidationError("relay address has a query, fragment, user or white space")
     base = text.rstrip("/")
-    if base.startswith("https://") and len(base) > len("https://"):
-        return base
-    if _LOOPBACK.match(base):
+    if _HTTPS.match(base) or _LOOPBACK.match(base):
         return base
     raise ValidationError(
         "relay address must start with https:// (plain http only to localhost)",

@@ -180,6 +180,11 @@ def verify_item_digest(envelope: Envelope, blob_sha256: bytes) -> ItemRef:
 def open_item(envelope: Envelope, blob: bytes, session_key: bytes) -> bytes:
     """The verified, decrypted payload. Raises ValidationError, SignatureError, DecryptError."""
     verify_item(envelope, blob)
+    return decrypt_item(envelope, blob, session_key)
+
+
+def decrypt_item(envelope: Envelope, blob: bytes, session_key: bytes) -> bytes:
+    """The payload in a blob that `verify_item` accepted. Raises ValidationError, DecryptError."""
     key = item_key(session_key, SessionId(envelope.header.session_id), envelope.id)
     return aead.open_sealed(key, blob, envelope.header_bytes, f"item {envelope.id}")
 

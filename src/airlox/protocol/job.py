@@ -2,11 +2,12 @@
 
 Floor sessions have Python jobs and the result of 0.1.0. Full sessions add shell jobs, trees and a
 start folder, and to each result where and how the job ran and why it ended.
-Source: docs/protocol.md, "Jobs", "Results" and "Full sessions".
+Source: docs/protocol.md, "Jobs" and "Results".
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -21,7 +22,7 @@ from airlox.protocol.encoding import PublicKey, is_hex_digest, parse_hash
 from airlox.protocol.item import ItemRef
 from airlox.protocol.keys import parse_public_key
 from airlox.protocol.manifest import JobKind, JobLimits, parse_package
-from airlox.protocol.names import check_safe_name
+from airlox.protocol.names import check_safe_name, lower_ascii
 
 # ── whom a job is for ────────────────────────────────────────────────────────────────────────
 
@@ -175,15 +176,15 @@ def check_job(job: Job, session: JobLimits) -> None:
 
 def _check_python(job: PythonJob, session: JobLimits) -> None:
     check_safe_name(job.filename)
-    if not job.filename.lower().endswith(".py"):
+    if lower_ascii(job.filename[-3:]) != ".py":
         raise PolicyError("the program of a Python job has a name that ends in .py")
     if len(job.code.encode()) > limits.CODE_BYTES:
         raise PolicyError(f"code is larger than {limits.CODE_BYTES} bytes")
     if job.runtime != session.runtime:
         raise PolicyError(f"this session runs {session.runtime}, not {job.runtime[:40]!r}")
     allowed = {parse_package(entry, pins=True)[0] for entry in session.packages}
-    for name in job.requirements:
-        plain, _ = parse_package(name.lower(), pins=False)
+    for name in dict.fromkeys(job.requirements):
+        plain, _ = parse_package(lower_ascii(name), pins=False)
         if plain not in allowed:
             raise PolicyError(
                 f"package {plain} is not on the session's allowlist",
@@ -226,6 +227,10 @@ def _check_inner_path(path: str, what: str) -> None:
         raise PolicyError(f"{what} is too long or has a NUL character")
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise PolicyError(f"{what} must be a relative path below the tree")
+
+
+_HOST_NAME: Final = re.compile(r"[a-z0-9*.-]{1,253}(:[0-9]{1,5})?\Z")
+"""Lower case, perhaps with wildcards and a port. What it means is the sandbox's business."""
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────
@@ -303,10 +308,14 @@ class AppliedLimits(Wire, frozen=True, kw_only=True):
 
 
 class Peak(Wire, frozen=True, kw_only=True):
-    """Largest memory use of all processes of the job together, and who measured it."""
+    """Largest memory use of all processes of the job together, and who measured it.
+
+    `oom_kills`: how many of them the kernel ended for want of memory; left out when none.
+    """
 
     memory_bytes: U53
     source: Literal["cgroup", "engine", "rusage", "watcher"]
+    oom_kills: U32 | UnsetType = UNSET
 
 
 class LiveTotals(Wire, frozen=True, kw_only=True):
@@ -329,7 +338,8 @@ class Env(Wire, frozen=True, kw_only=True):
     """Where a job ran, in the runner's words: no path of the machine.
 
     `layers` maps each sandbox layer to its version or ABI, 0 when it is off. `packages` maps each
-    allowlisted package to the version installed.
+    allowlisted package to the version installed. `gpus` counts those the job could use; `hosts`
+    are the only ones it could reach, exactly when `network` is `allow_list`.
     """
 
     airlox: str
@@ -338,6 +348,8 @@ class Env(Wire, frozen=True, kw_only=True):
     platform: str
     sandbox: str
     builder: str | UnsetType = UNSET
+    gpus: U32 | UnsetType = UNSET
+    hosts: tuple[str, ...] | UnsetType = UNSET
     image: str | UnsetType = UNSET
     interpreter: str | UnsetType = UNSET
     packages: dict[str, str] | UnsetType = UNSET
@@ -355,6 +367,19 @@ class Env(Wire, frozen=True, kw_only=True):
             raise ValidationError("env has a text that is too long or not printable")
         if not all(key.isascii() for key in (*self.layers, *packages)):
             raise ValidationError("keys of canonical JSON are ASCII")
+        check_hosts(self.network, self.hosts)
+
+
+def check_hosts(network: str, hosts: tuple[str, ...] | UnsetType) -> None:
+    """Raises ValidationError unless hosts are named, in order, exactly where only they count."""
+    if (hosts is not UNSET) != (network == "allow_list"):
+        raise ValidationError("hosts are named exactly when the network is an allow list")
+    if hosts is UNSET:
+        return
+    if not 1 <= len(hosts) <= limits.HOSTS or list(hosts) != sorted(set(hosts)):
+        raise ValidationError(f"hosts are a sorted list of 1 to {limits.HOSTS} without repeats")
+    if any(_HOST_NAME.match(host) is None for host in hosts):
+        raise ValidationError("malformed host name")
 
 
 class LeftOut(Wire, frozen=True, kw_only=True):
@@ -362,6 +387,10 @@ class LeftOut(Wire, frozen=True, kw_only=True):
 
     path: str
     reason: str
+
+    def __post_init__(self) -> None:
+        if max(len(self.path), len(self.reason)) > limits.LEFT_OUT_TEXT:
+            raise ValidationError("a file that was left out has too long a path or reason")
 
 
 class OutFile(Wire, frozen=True, kw_only=True):
@@ -373,7 +402,11 @@ class OutFile(Wire, frozen=True, kw_only=True):
 
 
 class Result(Wire, frozen=True, kw_only=True):
-    """A signed answer. Fields from `cause` on belong to full sessions."""
+    """A signed answer. Fields from `cause` on belong to full sessions.
+
+    `stdout_bytes`, `stderr_bytes`: what a stream came to before it was cut (after redaction);
+    only where it was cut.
+    """
 
     code_sha256: str
     exit_code: I32 | None
@@ -395,6 +428,8 @@ class Result(Wire, frozen=True, kw_only=True):
     limits: AppliedLimits | UnsetType = UNSET
     live: LiveTotals | UnsetType = UNSET
     peak: Peak | UnsetType = UNSET
+    stderr_bytes: U53 | UnsetType = UNSET
+    stdout_bytes: U53 | UnsetType = UNSET
     tree: str | UnsetType = UNSET
 
 
@@ -427,8 +462,8 @@ def check_result(result: Result, *, full: bool) -> None:
         raise PolicyError(f"a {result.status} result and its exit code do not go together")
     if result.reason is None and result.status in _NEEDS_REASON:
         raise PolicyError(f"a {result.status} result needs a reason")
-    if result.reason is not None and len(result.reason.encode()) > limits.REASON_BYTES:
-        raise PolicyError(f"a reason has at most {limits.REASON_BYTES} bytes")
+    if result.reason is not None and len(result.reason) > limits.REASON:
+        raise PolicyError(f"a reason has at most {limits.REASON} characters")
     if any(len(t.encode()) > limits.OUTPUT_BYTES for t in (result.stdout, result.stderr)):
         raise PolicyError(f"each output stream has at most {limits.OUTPUT_BYTES} bytes")
     if not is_hex_digest(result.code_sha256) or not is_hex_digest(result.input_sha256):
@@ -448,6 +483,10 @@ def _check_full_result(result: Result) -> None:
         raise PolicyError(f"a {result.status} result does not end by {result.cause.kind}")
     if result.tree is not UNSET:
         parse_hash(result.tree)
+    if result.stdout_bytes is not UNSET and not result.stdout_truncated:
+        raise ValidationError("stdout was not cut, and needs no total")
+    if result.stderr_bytes is not UNSET and not result.stderr_truncated:
+        raise ValidationError("stderr was not cut, and needs no total")
     if result.left_out is not UNSET and not 1 <= len(result.left_out) <= limits.LEFT_OUT:
         raise ValidationError(f"a result names 1 to {limits.LEFT_OUT} files it left out")
 
@@ -475,17 +514,17 @@ def check_result_for_job(
 def bind_result(result: Result, *, job: Job, input_sha256: str | None) -> None:
     """What 0.1.0 leaves unchecked: the result is of this code, these inputs, this tree.
 
-    A job that was refused unread carries digests of nothing. `input_sha256` is None when the
-    inputs are not at hand. Raises PolicyError.
+    A job that was refused unread carries digests of nothing, and so do the inputs of one that
+    ended before it had them all. `input_sha256` is None when the inputs are not at hand. Raises
+    PolicyError.
     """
-    refused = result.status is Status.REFUSED
-    codes = {code_sha256(job)} | ({NOTHING_HEX} if refused else set())
+    codes = {code_sha256(job)} | ({NOTHING_HEX} if result.status is Status.REFUSED else set())
     if result.code_sha256 not in codes:
         raise PolicyError("this result is of other code than the job's")
-    # A runner that refuses a job because of its inputs never had them all.
-    inputs = {input_sha256} | ({NOTHING_HEX} if refused else set())
+    completed = result.status is Status.COMPLETED
+    inputs = {input_sha256} | (set() if completed else {NOTHING_HEX})
     if input_sha256 is not None and result.input_sha256 not in inputs:
         raise PolicyError("this result is of other input files than the job's")
     tree = UNSET if job.tree is UNSET else job.tree.digest
-    if result.status is Status.COMPLETED and result.tree != tree:
+    if result.tree != tree and (completed or result.tree is not UNSET):
         raise PolicyError("this result is of another tree than the job's")

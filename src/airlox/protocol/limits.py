@@ -33,7 +33,10 @@ ENVELOPE_BYTES: Final = 16 * KIB
 """64 references and a header fit in 9 KiB."""
 MANIFEST_BYTES: Final = 1 * MIB
 JOIN_BYTES: Final = 16 * KIB
+REASON: Final = 4096
+"""Characters in the reason of a result or rejection."""
 REASON_BYTES: Final = 4096
+"""What our runner writes of a reason, in UTF-8."""
 FILE_NAME_BYTES: Final = 255
 
 # jobs
@@ -55,6 +58,9 @@ OUT_FILES: Final = 64
 OUT_FILES_SENT: Final = 62
 """The header's 64 references hold the job, one link of the author's chain and 62 out files."""
 LEFT_OUT: Final = 100
+LEFT_OUT_TEXT: Final = 4096
+HOSTS: Final = 64
+"""Names of an allow list of the network."""
 ENV_TEXT: Final = 200
 ENV_ENTRIES: Final = 512
 
@@ -70,5 +76,7 @@ LACK_BYTES: Final = 1 * MIB
 """Plain bytes of what a runner says it lacks: a bit for each content of the index."""
 
 # timeline
+TIMELINE_BYTES: Final = 64 * MIB
+"""Joins and envelopes that a reader keeps of a session; 0.1.0 can read half of that."""
 EVENT_JUMP: Final = 10_000
 """A jump of the event number beyond this is a relay's fault or lie, and is dropped."""

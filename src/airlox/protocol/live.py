@@ -39,6 +39,8 @@ RANDOM_BYTES: Final = 16
 STDOUT: Final = 1
 STDERR: Final = 2
 _PIECE_HEAD: Final = 5
+_PLAIN_BYTES: Final = 2 * limits.SEGMENT_BYTES
+"""Largest plain form of a segment, the heads of its pieces included."""
 
 
 class Piece(NamedTuple):
@@ -108,7 +110,12 @@ class LiveWriter:
     head: Hash | None = None
 
     def write(self, pieces: list[Piece]) -> tuple[bytes, LiveWriter]:
-        """The frame of a segment that holds `pieces`, and the writer after it."""
+        """The frame of a segment that holds `pieces`, and the writer after it.
+
+        Raises LimitError beyond what one segment may hold, EncodingError for an empty piece or
+        another stream: a reader would refuse them.
+        """
+        plain = _encode_pieces(pieces)
         size = sum(len(piece.data) for piece in pieces)
         header = SegmentHeader(
             author=self.key.public,
@@ -123,7 +130,7 @@ class LiveWriter:
         )
         header_bytes = canonical.encode(header)
         key = _key_of(self.session_key, header)
-        sealed = aead.seal(key, _nonce(self.n), _encode_pieces(pieces), header_bytes)
+        sealed = aead.seal(key, _nonce(self.n), plain, header_bytes)
         signature = self.key.sign(Label.LIVE, header_bytes + sha256(sealed))
         document = canonical.encode(_SignedSegment(segment=header, sig=signature)).decode()
         link = Segment(header, header_bytes, sealed).link
@@ -143,8 +150,10 @@ def parse_segment(
     header = signed.segment
     if header.session_id != session_id or header.job != job or header.author != runner:
         raise ValidationError("segment of another job or runner")
-    if len(sealed) > limits.SEGMENT_BYTES * 2 + limits.BLOB_OVERHEAD_BYTES:
+    if len(sealed) > _PLAIN_BYTES + limits.BLOB_OVERHEAD_BYTES:
         raise LimitError("segment is too large")
+    if sealed[: aead.NONCE_BYTES] != _nonce(header.n):
+        raise EncodingError("the nonce of a segment is its number")
     header_bytes = canonical.encode(header)
     verify(runner, Label.LIVE, header_bytes + sha256(sealed), signed.sig)
     return Segment(header, header_bytes, sealed)
@@ -202,9 +211,14 @@ def _nonce(number: int) -> bytes:
 
 
 def _encode_pieces(pieces: list[Piece]) -> bytes:
-    return b"".join(
-        bytes([piece.stream]) + len(piece.data).to_bytes(4, "big") + piece.data for piece in pieces
+    if any(stream not in (STDOUT, STDERR) or not data for stream, data in pieces):
+        raise EncodingError("a piece is some bytes of stdout or stderr")
+    plain = b"".join(
+        bytes([stream]) + len(data).to_bytes(4, "big") + data for stream, data in pieces
     )
+    if len(plain) > _PLAIN_BYTES:
+        raise LimitError("too many pieces for one segment")
+    return plain
 
 
 def _decode_pieces(plain: bytes, size: int) -> list[Piece]:

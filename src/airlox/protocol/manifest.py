@@ -2,7 +2,7 @@
 
 A *floor* session uses the fields of 0.1.0 only. A *full* session names its `features` and, in
 `job_limits`, the `kinds` of jobs; an older client refuses it as a whole.
-Source: docs/protocol.md, "Manifest" and "Full sessions".
+Source: docs/protocol.md, "Manifest".
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ALL_FEATURES: Final = tuple(sorted(Feature))
 
 _RUNTIME: Final = re.compile(r"python3\.[0-9]+\Z")
 _PACKAGE: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
-_PIN: Final = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)((?:===|[=<>!~]=|[<>])[^\s].*)\Z")
+_PIN: Final = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)((?:===|[=<>!~]=|[<>])[!-~]+)\Z")
 
 
 def check_kinds(kinds: tuple[JobKind, ...]) -> None:
@@ -106,6 +106,16 @@ class _Body(Wire, frozen=True, kw_only=True):
 
 class _SignedManifest(Signed, frozen=True, kw_only=True):
     manifest: _Body
+
+
+class _LooseBody(msgspec.Struct):
+    features: tuple[str, ...] = ()
+
+
+class _Loose(msgspec.Struct):
+    """What a manifest that cannot be read says it needs."""
+
+    manifest: _LooseBody
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -192,7 +202,7 @@ def parse_manifest(document: str) -> Manifest:
     """
     if len(document) > limits.MANIFEST_BYTES:
         raise LimitError("manifest is too large")
-    signed = canonical.decode(document, _SignedManifest, "manifest")
+    signed = _decode(document)
     body = signed.manifest
     owner = parse_public_key(body.owner_pub)
     if parse_session_id(body.session_id) != session_id_of(owner):
@@ -208,7 +218,7 @@ def parse_manifest(document: str) -> Manifest:
         allowed_types=body.allowed_types,
         created_at_ms=body.created_at_ms,
         expires_at_ms=body.expires_at_ms,
-        features=_known_features(body),
+        features=_known_features(() if body.features is UNSET else body.features),
         job_limits=body.job_limits,
         max_item_bytes=body.max_item_bytes,
         mode=body.mode,
@@ -216,6 +226,23 @@ def parse_manifest(document: str) -> Manifest:
         role_keys=role_keys,
         session_id=SessionId(body.session_id),
     )
+
+
+def _decode(document: str) -> _SignedManifest:
+    try:
+        return canonical.decode(document, _SignedManifest, "manifest")
+    except EncodingError:
+        # A later feature may bring fields with it: its name says more than theirs. Nothing is
+        # verified here, and nothing but the refusal depends on it.
+        _known_features(_read_features(document))
+        raise
+
+
+def _read_features(document: str) -> tuple[str, ...]:
+    try:
+        return canonical.decode_loose(document, _Loose, "manifest").manifest.features
+    except EncodingError:
+        return ()
 
 
 def manifest_body(document: str) -> str:
@@ -258,8 +285,7 @@ def _check_features(body: _Body) -> None:
         raise EncodingError("features must be a sorted list without repeats")
 
 
-def _known_features(body: _Body) -> tuple[Feature, ...]:
-    words = () if body.features is UNSET else body.features
+def _known_features(words: tuple[str, ...]) -> tuple[Feature, ...]:
     unknown = [word for word in words if word not in set(Feature)]
     if unknown:
         raise PolicyError(
@@ -292,7 +318,8 @@ def _check_limits(body: _Body) -> None:
 def parse_package(entry: str, *, pins: bool) -> tuple[str, str]:
     """Name and version specifier of an allowlist entry; the specifier is empty without a pin.
 
-    A specifier is PEP 440 in the form the `packaging` library writes it. Raises ValidationError.
+    A specifier is a list of PEP 440 clauses in ASCII, without spaces, sorted as text, each once.
+    Raises ValidationError.
     """
     if _PACKAGE.match(entry) and len(entry) <= limits.PACKAGE_NAME:
         return entry, ""
@@ -302,13 +329,19 @@ def parse_package(entry: str, *, pins: bool) -> tuple[str, str]:
             "allowlist entries are normalised package names"
             + (", with a PEP 440 version specifier at most" if pins else "")
         )
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     name, specifier = match.groups()
+    _check_specifier(specifier)
+    return name, specifier
+
+
+def _check_specifier(specifier: str) -> None:
+    from packaging.specifiers import InvalidSpecifier, Specifier
+
+    clauses = specifier.split(",")
     try:
-        plain = str(SpecifierSet(specifier))
+        for clause in clauses:
+            Specifier(clause)
     except InvalidSpecifier:
         raise ValidationError("malformed version specifier in the allowlist") from None
-    if plain != specifier:
+    if clauses != sorted(set(clauses)):
         raise EncodingError("version specifier is not in canonical form")
-    return name, specifier

@@ -102,6 +102,14 @@ def quote_name(name: str) -> str:
     return repr(name if len(name) <= _SHOWN_CHARS else name[: _SHOWN_CHARS - 1] + "…")
 
 
+def lower_ascii(text: str) -> str:
+    """`text` in lower case where it is ASCII, else as it is.
+
+    Other letters become ASCII ones (U+212A is a `k` in lower case), and two clients would differ.
+    """
+    return text.lower() if text.isascii() else text
+
+
 def check_safe_name(name: str) -> None:
     """Check one file name: of a file item, a job's program, an out file.
 

@@ -23,8 +23,12 @@ def seal_pack(
     plain: bytes,
     nonce: bytes,
 ) -> bytes:
-    """The sealed bytes of pack `number` of a job. `nonce` is 12 fresh random bytes."""
-    if len(plain) > limits.PACK_BYTES or not 0 <= number < limits.PACKS:
+    """The sealed bytes of pack `number` of a job. `nonce` is 12 fresh random bytes.
+
+    Raises LimitError.
+    """
+    _check_number(number)
+    if len(plain) > limits.PACK_BYTES:
         raise LimitError(f"a pack has at most {limits.PACK_BYTES} bytes")
     key = pack_key(session_key, session_id, job=job, number=number)
     return aead.seal(key, nonce, plain, _aad(b"pack", job, number.to_bytes(4, "big")))
@@ -34,6 +38,7 @@ def open_pack(
     session_key: bytes, session_id: SessionId, *, job: ItemId, number: int, sealed: bytes
 ) -> bytes:
     """The plain pack. Raises ValidationError or DecryptError."""
+    _check_number(number)
     if len(sealed) > limits.PACK_BYTES + limits.BLOB_OVERHEAD_BYTES:
         raise LimitError("pack is too large")
     key = pack_key(session_key, session_id, job=job, number=number)
@@ -65,6 +70,11 @@ def open_lack(
         raise LimitError("list of lacking content is too large")
     key = lack_key(session_key, session_id, job=job, runner=runner)
     return aead.open_sealed(key, sealed, _aad(b"lack", job, runner.encode()), "list of content")
+
+
+def _check_number(number: int) -> None:
+    if not 0 <= number < limits.PACKS:
+        raise LimitError(f"packs are numbered from 0 to {limits.PACKS - 1}")
 
 
 def _aad(kind: bytes, job: ItemId, rest: bytes) -> bytes:

@@ -23,6 +23,7 @@ from airlox.protocol.job import (
     PythonJob,
     Result,
     ShellJob,
+    check_hosts,
 )
 from airlox.protocol.keys import parse_public_key
 from airlox.protocol.manifest import JobKind, check_kinds
@@ -95,6 +96,7 @@ class RunnerInfoNote(Wire, frozen=True, kw_only=True):
     type: Literal["runner_info"] = "runner_info"
     builder: str | UnsetType = UNSET
     gpus: U32 | UnsetType = UNSET
+    hosts: tuple[str, ...] | UnsetType = UNSET
     image: str | UnsetType = UNSET
     memory_mb: U32 | UnsetType = UNSET
     python: str | UnsetType = UNSET
@@ -108,6 +110,7 @@ class RunnerInfoNote(Wire, frozen=True, kw_only=True):
         if len(self.layers) > limits.LAYERS or not all(key.isascii() for key in self.layers):
             raise ValidationError("malformed layers in runner info")
         check_kinds(self.kinds)
+        check_hosts(self.network, self.hosts)
         if self.slots < 1:
             raise ValidationError("a runner has at least one slot")
 
@@ -127,8 +130,8 @@ class _Probe(msgspec.Struct):
     """The fields that say which form a meta has; the form itself decides the rest."""
 
     type: str
-    event: str | UnsetType = UNSET
-    kind: Any = UNSET
+    event: str = ""
+    kind: msgspec.Raw = msgspec.Raw(b"")
 
 
 def encode_payload(meta: Meta, body: bytes = b"") -> bytes:
@@ -168,14 +171,14 @@ def _form_of(probe: _Probe, full: bool) -> type[Any]:
         case "file":
             return File
         case "job" if full:
-            return ShellJob if probe.kind == "shell" else PythonJob
+            return ShellJob if bytes(probe.kind) == b'"shell"' else PythonJob
         case "job":
             return FloorPythonJob
         case "result":
             return Result if full else FloorResult
         case "runner_info" if full:
             return RunnerInfoNote
-        case "event" if isinstance(probe.event, str) and probe.event in _EVENTS:
+        case "event" if probe.event in _EVENTS:
             return _EVENTS[probe.event]
         case _:
             raise ValidationError("payload of an unknown type")

@@ -2,7 +2,7 @@
 
 `check_header` needs no session key: it is the relay's gate and the reader's first half.
 `check_payload` is the reader's second half, on what was decrypted.
-Source: docs/protocol.md, "Policy".
+Source: docs/protocol.md, "Items".
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from airlox.protocol import limits
 from airlox.protocol.archive import inspect_zip
 from airlox.protocol.cert import Cert
 from airlox.protocol.encoding import PublicKey
-from airlox.protocol.item import Envelope, Header, Kind, open_item, verify_item
+from airlox.protocol.item import Envelope, Header, Kind, decrypt_item, verify_item
 from airlox.protocol.job import PythonJob, Result, ShellJob, check_job, check_result
 from airlox.protocol.keys import Role
 from airlox.protocol.manifest import ContentType, JobKind, Manifest, Mode
-from airlox.protocol.names import check_safe_name
+from airlox.protocol.names import check_safe_name, lower_ascii
 from airlox.protocol.payload import (
     File,
     Meta,
@@ -99,6 +99,8 @@ def check_header_rules(manifest: Manifest, cert: Cert, header: Header) -> None:
             code="too_large",
         )
     check_role_may_post(cert.role, header.kind)
+    if cert.role is Role.RUNNER and manifest.mode is not Mode.EXECUTE:
+        raise PolicyError("runners need an execute session")
     _check_kind(manifest, header.kind, header.subkind)
 
 
@@ -136,7 +138,7 @@ def open_checked(
     Raises ValidationError, SignatureError, DecryptError or PolicyError.
     """
     check_header(manifest, cert, envelope, blob)
-    payload = open_item(envelope, blob, session_key)
+    payload = decrypt_item(envelope, blob, session_key)
     meta, body = decode_payload(payload, full=manifest.is_full)
     check_payload(manifest, cert.role, envelope.header, meta, body)
     return meta, body
@@ -164,8 +166,8 @@ def check_payload(manifest: Manifest, role: Role, header: Header, meta: Meta, bo
 
 def _check_reason(meta: RunnerApprove | RunnerReject | SessionClose) -> None:
     reason = meta.reason if isinstance(meta, RunnerReject) else None
-    if reason is not None and len(reason.encode()) > limits.REASON_BYTES:
-        raise PolicyError(f"a reason has at most {limits.REASON_BYTES} bytes")
+    if reason is not None and len(reason) > limits.REASON:
+        raise PolicyError(f"a reason has at most {limits.REASON} characters")
 
 
 def check_file(subkind: str, meta: File, body: bytes) -> None:
@@ -175,11 +177,11 @@ def check_file(subkind: str, meta: File, body: bytes) -> None:
     """
     check_safe_name(meta.name)
     dot = meta.name.rfind(".")
-    extension = meta.name[dot:].lower() if dot > 0 else ""
+    extension = lower_ascii(meta.name[dot:]) if dot > 0 else ""
     if MIME_OF[subkind].get(extension) != meta.mime:
         raise PolicyError("file name, type and content kind do not go together")
     if subkind in ("py", "md"):
-        _check_text(body)
+        _check_text(subkind, body)
     elif subkind == "zip":
         if body[:4] not in (b"PK\x03\x04", b"PK\x05\x06"):
             raise PolicyError("not a ZIP archive")
@@ -188,13 +190,13 @@ def check_file(subkind: str, meta: File, body: bytes) -> None:
         _check_image(meta.mime, body)
 
 
-def _check_text(body: bytes) -> None:
+def _check_text(subkind: str, body: bytes) -> None:
     try:
-        text = body.decode()
+        body.decode()
     except UnicodeDecodeError:
         raise PolicyError("text file is not UTF-8") from None
-    if "\0" in text:
-        raise PolicyError("text file has a NUL character")
+    if subkind == "md" and b"\0" in body:
+        raise PolicyError("Markdown file has a NUL character")
 
 
 def _check_image(mime: str, body: bytes) -> None:

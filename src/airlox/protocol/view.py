@@ -4,7 +4,7 @@
 verified, decrypted `Item`. One bad event or item is reported and skipped, it never stops a
 reader. What only the relay claims (who left, job states, evictions) is kept apart from what
 participants signed (items, approvals, results), and never mixed into it.
-Source: docs/protocol.md, "Events" and "What a reader checks".
+Source: docs/protocol.md, "Events" and "Items".
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ from airlox.errors import (
 )
 from airlox.protocol import canonical, limits
 from airlox.protocol.cert import Join, parse_join
-from airlox.protocol.digest import hash_of, sha256_hex
-from airlox.protocol.encoding import ItemId, PublicKey
-from airlox.protocol.item import Envelope, ItemRef, Kind, open_item, parse_envelope
+from airlox.protocol.digest import sha256_hex
+from airlox.protocol.encoding import ItemId, PublicKey, parse_item_id
+from airlox.protocol.item import (
+    Envelope,
+    ItemRef,
+    Kind,
+    decrypt_item,
+    parse_envelope,
+    verify_item,
+)
 from airlox.protocol.job import Job, Result, bind_result, check_result_for_job
-from airlox.protocol.keys import Role
+from airlox.protocol.keys import Role, parse_public_key
 from airlox.protocol.manifest import Manifest
 from airlox.protocol.payload import (
     File,
@@ -52,17 +59,6 @@ class Event(msgspec.Struct, frozen=True):
     seq: int
     kind: str
     data: dict[str, Any]
-
-
-class EventList(msgspec.Struct, frozen=True):
-    """The answer of `/events`."""
-
-    events: list[Event]
-
-
-def parse_events(document: bytes) -> list[Event]:
-    """The events of an answer of `/events`. Raises EncodingError."""
-    return canonical.decode_loose(document, EventList, "list of events").events
 
 
 def parse_event(seq: str | None, kind: str | None, data: str) -> Event:
@@ -147,7 +143,11 @@ class ItemStatus(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """One announced item. `reason` says why it was refused."""
+    """One announced item. `reason` says why it was refused.
+
+    `wrong_bytes`: it was refused for bytes that its author did not sign. That says nothing of the
+    item (whoever stores it may have spoiled them), so other bytes are still looked at.
+    """
 
     seq: int
     author: Participant | None
@@ -155,6 +155,7 @@ class Record:
     status: ItemStatus
     reason: str | None = None
     item: Item | None = field(default=None, repr=False)
+    wrong_bytes: bool = False
 
 
 class RelayJob(msgspec.Struct, frozen=True):
@@ -173,6 +174,9 @@ class Change(msgspec.Struct, frozen=True):
     participant: PublicKey | None = None
     fault: str | None = None
 
+
+_WORD_CHARS: Final = 40
+"""Of a word of the relay, such as a job's state."""
 
 IGNORED: Final = Change("ignored")
 
@@ -194,6 +198,7 @@ class SessionView:
         self.rejected: dict[PublicKey, str | None] = {}
         self.runner_infos: dict[PublicKey, RunnerInfoNote] = {}
         self._info_seq: dict[PublicKey, int] = {}
+        self._held_bytes = 0
         self._results: dict[str, list[Item]] = {}
         self.cancels: dict[str, PublicKey] = {}
         """Jobs with a signed cancel, and who signed it."""
@@ -215,19 +220,26 @@ class SessionView:
         except AirloxError as error:
             return Change(event.kind, fault=error.message)
 
+    def _hold(self, document: str) -> None:
+        """Count what is kept for good. A relay could otherwise fill a reader's memory."""
+        if self._held_bytes + len(document) > limits.TIMELINE_BYTES:
+            raise LimitError("the session has more events than a reader keeps")
+        self._held_bytes += len(document)
+
     def _on_participant(self, event: Event) -> Change:
         join = parse_join(_text(event, "signed_join"), self.manifest)
         public = join.participant_pub
         if public in self.participants:
             raise OrderError("participant joined twice")
+        self._hold(join.document)
         self.participants[public] = Participant(join, event.seq)
         return Change(event.kind, participant=public)
 
     def _on_item(self, event: Event) -> Change:
         envelope = parse_envelope(_text(event, "envelope"))
-        known = self.records.get(envelope.id)
-        if known is not None and known.status is not ItemStatus.REFUSED:
+        if envelope.id in self.records:
             raise OrderError(f"item {envelope.id} was announced before")
+        self._hold(envelope.document)
         author = self.participants.get(envelope.author)
         record = Record(event.seq, author, envelope, ItemStatus.PENDING)
         self.records[envelope.id] = record
@@ -245,12 +257,14 @@ class SessionView:
         return Change(EventKind.ITEM, item=item, fault=reason)
 
     def _on_left(self, event: Event) -> Change:
-        public = PublicKey(_text(event, "participant_pub"))
+        public = _key(event, "participant_pub")
         self._mark_left(public)
         return Change(event.kind, participant=public)
 
     def _on_revoked(self, event: Event) -> Change:
         role = _text(event, "role")
+        if role not in set(Role):
+            raise EncodingError("revoked event of an unknown role")
         keys = event.data.get("participants")
         self.revoked_roles.add(role)
         for public in keys if isinstance(keys, list) else ():
@@ -264,36 +278,38 @@ class SessionView:
             self.participants[public] = msgspec.structs.replace(known, left=True)
 
     def _on_evicted(self, event: Event) -> Change:
-        item = ItemId(_text(event, "item"))
+        item = _item_id(event, "item")
         record = self.records.get(item)
         if record is not None and record.status is ItemStatus.PENDING:
             record.status = ItemStatus.EVICTED
         return Change(event.kind, item=item)
 
     def _on_reseeded(self, event: Event) -> Change:
-        item = ItemId(_text(event, "item"))
+        item = _item_id(event, "item")
         record = self.records.get(item)
-        if record is not None and record.status is ItemStatus.EVICTED:
-            record.status = ItemStatus.PENDING
+        if record is not None and (record.status is ItemStatus.EVICTED or record.wrong_bytes):
+            record.status, record.reason, record.wrong_bytes = ItemStatus.PENDING, None, False
         return Change(event.kind, item=item)
 
     def _on_want(self, event: Event) -> Change:
-        by = PublicKey(_text(event, "by"))
-        return Change(event.kind, item=ItemId(_text(event, "item")), participant=by)
+        item = _item_id(event, "item")
+        return Change(event.kind, item=item, participant=_key(event, "by"))
 
     def _on_job(self, event: Event) -> Change:
-        job = _text(event, "job")
-        runner, reason = event.data.get("runner"), event.data.get("reason")
+        job = _item_id(event, "job")
+        if job not in self.records:
+            raise OrderError("state of a job that was not announced")
+        runner = event.data.get("runner")
+        known = self.participants.get(PublicKey(runner)) if isinstance(runner, str) else None
         self.relay_jobs[job] = RelayJob(
-            state=_text(event, "state"),
-            runner=PublicKey(runner) if isinstance(runner, str) else None,
-            reason=reason if isinstance(reason, str) else None,
+            state=_text(event, "state")[:_WORD_CHARS],
+            runner=None if known is None else known.public,
+            reason=_reason(event),
         )
-        return Change(event.kind, item=ItemId(job))
+        return Change(event.kind, item=job)
 
     def _on_closed(self, event: Event) -> Change:
-        reason = event.data.get("reason")
-        self.closed = reason if isinstance(reason, str) and reason else "closed"
+        self.closed = _reason(event) or "closed"
         return Change(event.kind)
 
     # ── items ───────────────────────────────────────────────────────────────────────────────
@@ -303,28 +319,37 @@ class SessionView:
         return [i for i, r in self.records.items() if r.status is ItemStatus.PENDING]
 
     def open(self, item_id: ItemId, blob: bytes) -> Item:
-        """The verified item. Raises ProtocolError; the item then stays refused."""
+        """The verified item. Raises ProtocolError; the item then stays refused.
+
+        Bytes that its author did not sign leave it open to others: see `Record.wrong_bytes`.
+        """
         record = self.records.get(item_id)
         if record is None or record.envelope is None:
             raise OrderError(f"item {item_id} was never announced")
         if record.item is not None:
             return record.item
-        if record.author is None or record.status is ItemStatus.REFUSED:
+        if record.author is None or (
+            record.status is ItemStatus.REFUSED and not record.wrong_bytes
+        ):
             raise PolicyError(f"item {item_id} was refused: {record.reason}")
+        record.wrong_bytes = True
         try:
-            item = self._open(record.seq, record.author, record.envelope, blob)
+            ref = verify_item(record.envelope, blob)
+            record.wrong_bytes = False
+            item = self._open(record.seq, record.author, record.envelope, ref, blob)
         except ProtocolError as error:
             self._refuse(record, error.message)
             raise
-        record.item, record.status = item, ItemStatus.OK
+        record.item, record.status, record.reason = item, ItemStatus.OK, None
         self._learn(item)
         return item
 
-    def _open(self, seq: int, author: Participant, envelope: Envelope, blob: bytes) -> Item:
-        payload = open_item(envelope, blob, self._session_key)
+    def _open(
+        self, seq: int, author: Participant, envelope: Envelope, ref: ItemRef, blob: bytes
+    ) -> Item:
+        payload = decrypt_item(envelope, blob, self._session_key)
         meta, body = decode_payload(payload, full=self.manifest.is_full)
         check_payload(self.manifest, author.role, envelope.header, meta, body)
-        ref = ItemRef(blob_sha256=hash_of(blob), id=envelope.id)
         return Item(seq, author, envelope, ref, meta, body)
 
     def _learn(self, item: Item) -> None:
@@ -439,6 +464,20 @@ def _text(event: Event, name: str) -> str:
     if len(value) > limits.ENVELOPE_BYTES:
         raise LimitError(f"{event.kind[:40]} event with an oversize {name}")
     return value
+
+
+def _key(event: Event, name: str) -> PublicKey:
+    return parse_public_key(_text(event, name))
+
+
+def _item_id(event: Event, name: str) -> ItemId:
+    return parse_item_id(_text(event, name))
+
+
+def _reason(event: Event) -> str | None:
+    """The relay's words, cut: nobody else bounds them."""
+    reason = event.data.get("reason")
+    return reason[: limits.REASON] if isinstance(reason, str) else None
 
 
 def input_digest(blobs: list[bytes]) -> str:
