@@ -108,6 +108,8 @@ class _Attempt:
     tree: str | None = None
     applied: Limits | None = None
     files: Gathered = field(default_factory=lambda: Gathered((), ()))
+    said: str | None = None
+    """How it ended, once the answer is in the spool: what fails then is no answer any more."""
 
     @property
     def job(self) -> Job:
@@ -126,24 +128,24 @@ async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str
     except Unverified as fault:
         reason = f"the job did not verify: {fault.reason}"
         refusal = answers.refused(fault.ref, bench.env, reason, "not_verified")
-        return await _hand_over(bench, refusal, Gathered((), ()))
+        return await _deliver(bench, refusal, Gathered((), ()))
     if not isinstance(order, Order):
-        return None
+        return "the job's bytes cannot be had"
     attempt = _Attempt(order, bench.env)
     try:
-        return await _carry_out(bench, running, attempt, arrived)
+        await _carry_out(bench, running, attempt, arrived)
     except SessionClosed:
         raise
-    except AirloxError as error:
-        answer = _refusal(bench, running, attempt, error)
     except Exception as error:  # a fault of ours must not leave the sender waiting
-        answer = _broken(bench, attempt, error)
-    return await _hand_over(bench, answer, Gathered((), ()))
+        if attempt.said is not None:
+            raise
+        await _hand_over(bench, attempt, _answer_to(error, bench, running, attempt))
+    return attempt.said
 
 
 async def _carry_out(
     bench: Bench, running: Running, attempt: _Attempt, arrived: asyncio.Event
-) -> str:
+) -> None:
     """Everything that may be refused, and the run. The answer goes out before the folders go."""
     job = attempt.job
     await _check_may_run(bench, running, attempt.order)
@@ -172,7 +174,7 @@ async def _carry_out(
         try:
             await _place(bench, running, attempt, placing)
             answer = await _run(bench, running, attempt, places, interpreter)
-            return await _hand_over(bench, answer, attempt.files)
+            await _hand_over(bench, attempt, answer)
         finally:
             await asyncio.to_thread(placing.remove_all)
 
@@ -494,9 +496,13 @@ def _peak(outcome: base.Outcome) -> Peak | None:
     return Peak(memory_bytes=outcome.peak_bytes, source=outcome.peak_source)  # type: ignore[arg-type]
 
 
-def _refusal(bench: Bench, running: Running, attempt: _Attempt, error: AirloxError) -> Answer:
-    """The answer to a job whose program never ran."""
-    reason = Redactor(bench.redactions).clean_text(str(error))
+def _answer_to(error: Exception, bench: Bench, running: Running, attempt: _Attempt) -> Answer:
+    """The answer to a job that went wrong outside of its program."""
+    redactor = Redactor(bench.redactions)
+    if not isinstance(error, AirloxError):
+        said = redactor.clean_text(f"{type(error).__name__}: {error}")
+        cause = Cause(kind=CauseKind.RUNNER_ERROR)
+        return replace(_blank(attempt), cause=cause, reason=f"the runner failed: {said}")
     if error.code == "cancelled" and attempt.input_sha256 is not None:
         by = bench.link.cancelled_by(running.job)
         cause = Cause(kind=CauseKind.CANCELLED, by=UNSET if by is None else by)
@@ -504,17 +510,15 @@ def _refusal(bench: Bench, running: Running, attempt: _Attempt, error: AirloxErr
         cause = Cause(kind=CauseKind.SANDBOX_UNAVAILABLE, code=error.code[:64])
     else:
         cause = Cause(kind=CauseKind.REFUSED, code=error.code[:64])
-    return replace(_blank(attempt), cause=cause, reason=reason)
+    return replace(_blank(attempt), cause=cause, reason=redactor.clean_text(str(error)))
 
 
-def _broken(bench: Bench, attempt: _Attempt, error: Exception) -> Answer:
-    said = Redactor(bench.redactions).clean_text(f"{type(error).__name__}: {error}")
-    cause = Cause(kind=CauseKind.RUNNER_ERROR)
-    return replace(_blank(attempt), cause=cause, reason=f"the runner failed: {said}")
+async def _hand_over(bench: Bench, attempt: _Attempt, answer: Answer) -> None:
+    attempt.said = await _deliver(bench, answer, attempt.files)
 
 
-async def _hand_over(bench: Bench, answer: Answer, files: Gathered) -> str:
-    """Seal the answer and give it to the spool."""
+async def _deliver(bench: Bench, answer: Answer, files: Gathered) -> str:
+    """Seal the answer and give it to the spool; how the job ended, in a few words."""
     if not bench.manifest.is_full and answer.stderr is not None:
         for left in answer.left_out:
             answer.stderr.add_line(f"[airlox: left out {left.path}: {left.reason}]")

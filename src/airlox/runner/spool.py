@@ -138,7 +138,7 @@ class Spool:
                     self._post_parcel(parcel)
                 else:
                     self._post_folder(parcel)
-            except RelayError as error:
+            except (RelayError, StorageError) as error:
                 gave_up(job, error.message)
             if isinstance(parcel, Parcel):
                 with self._lock:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final
 
-from airlox.errors import JobRefused, ProtocolError, TreeError
+from airlox.errors import ConnectionLost, JobRefused, ProtocolError, TreeError
 from airlox.protocol.encoding import b64u_decode
 from airlox.protocol.job import TreeRef
 from airlox.runner.link import Link
@@ -27,9 +27,6 @@ PATIENCE_S: Final = 120.0
 """Longest silence of a sender whose packs are awaited."""
 LOOK_S: Final = 5.0
 """How often the relay is asked for packs whose event may have been missed."""
-
-T = TypeVar("T")
-Call = Callable[..., Awaitable[T]]
 
 
 class TreeBringer:
@@ -54,7 +51,7 @@ class TreeBringer:
         self._seen: set[int] = set()
         self._state = None if places.tree_state is None else load_state(places.tree_state)
 
-    async def bring(self, call: Callable[..., Awaitable[object]]) -> None:
+    async def bring(self, call: Callable[..., Awaitable[Any]]) -> None:
         """Raises JobRefused, TreeError, StorageError, and what the link raises.
 
         `call` runs a blocking function in a thread.
@@ -102,31 +99,33 @@ class TreeBringer:
         while store.missing:
             self._running.check()
             self._arrived.clear()
-            if await self._take_packs(store):
-                last_pack_at = loop.time()
-            elif not asked:
-                await self._call(self._link.post_lack, self._running.job, lack())
-                asked = True
-            elif loop.time() - last_pack_at > PATIENCE_S:
+            try:
+                if await self._take_packs(store):
+                    last_pack_at = loop.time()
+                    continue
+                if not asked:
+                    await self._call(self._link.post_lack, self._running.job, lack())
+                    asked = True
+                    continue
+            except ConnectionLost:
+                pass  # the relay may be back within the sender's patience
+            if loop.time() - last_pack_at > PATIENCE_S:
                 raise TreeError(
                     "the sender did not send all of the tree",
                     code="tree_incomplete",
                     hint="run it again; what has arrived is kept only with the whole",
                 )
-            else:
-                await self._wait()
+            await self._wait()
 
     async def _take_packs(self, store: ContentStore) -> bool:
         """Fetch the packs not seen yet; whether there was one."""
         numbers = await self._call(self._link.packs, self._running.job)
-        assert isinstance(numbers, list)
         fresh = [number for number in numbers if number not in self._seen]
         for number in fresh:
             if not store.missing:
                 break
             self._running.check()
             plain = await self._call(self._link.pack, self._running.job, number)
-            assert isinstance(plain, bytes)
             await asyncio.to_thread(store.add_pack, plain)
             self._seen.add(number)
         return bool(fresh)

@@ -57,11 +57,11 @@ from airlox.sandbox.base import Network, Report, Sandbox, SandboxOptions
 from airlox.sandbox.sweep import lock_state
 
 HEARTBEAT_S: Final = 10.0
+TIDY_S: Final = 10.0
 CALL_S: Final = 30.0
 DRAIN_JOBS_S: Final = 30.0
 DRAIN_POSTS_S: Final = 20.0
 STOP_S: Final = 5.0
-COME_IN_WAIT_S: Final = (0.5, 8.0)
 EVICT_EVERY_S: Final = 3600.0
 
 EXIT_OK: Final = 0
@@ -310,15 +310,17 @@ class _Worker:
                 "job_lost", f"job {lost.job.id} was lost with an earlier runner", lost.job.id
             )
         self._to_post.set()
-        posting = asyncio.create_task(self._post_results())
+        helpers = [asyncio.create_task(self._post_results())]
         try:
             await self._offer(note)
             self._read(self._link.timeline.feed(), self._on_session_event)
             self._read(self._link.runner_feed(), self._on_runner_event)
             self._look_at_approval()
+            helpers.append(asyncio.create_task(self._tidy()))
             await self._keep_in_touch()
         finally:
-            posting.cancel()
+            for helper in helpers:
+                helper.cancel()
 
     async def _offer(self, note: Any) -> None:
         """Post what this runner offers, unless the session knows it already."""
@@ -331,23 +333,31 @@ class _Worker:
             await self.call(link.outbox.post, sealed)
 
     async def _keep_in_touch(self) -> None:
-        """A heartbeat every ten seconds and after each job; now and then some tidying."""
-        evict_at = self._loop.time()
+        """A heartbeat every ten seconds, and after each job."""
         while True:
             self._beat.clear()
             try:
                 await self.call(self._heartbeat)
-                await self.call(self._link.tidy)
             except (ConnectionLost, RelayError) as error:
                 if isinstance(error, RelayError) and error.status in (401, 404, 410):
                     self._end_with(self._link.api.end_of_session(error))
                 else:
                     self._say(Note("warning", f"no heartbeat reached the relay: {error.message}"))
-            if self._loop.time() >= evict_at:
-                evict_at = self._loop.time() + EVICT_EVERY_S
-                await asyncio.to_thread(self._bench.workspaces.evict)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._beat.wait(), HEARTBEAT_S)
+
+    async def _tidy(self) -> None:
+        """Now and then: let the relay forget what it need not keep, and old workspaces go."""
+        evict_at = self._loop.time()
+        while True:
+            try:
+                await self.call(self._link.tidy)
+                if self._loop.time() >= evict_at:
+                    evict_at = self._loop.time() + EVICT_EVERY_S
+                    await asyncio.to_thread(self._bench.workspaces.evict)
+            except AirloxError as error:
+                self._say(Note("warning", f"tidying up: {error.message}"))
+            await asyncio.sleep(TIDY_S)
 
     def _heartbeat(self) -> None:
         free = self._slots.free if self._bench.manifest.is_full else None
@@ -550,9 +560,8 @@ def _redactions(options: RunnerOptions) -> tuple[tuple[str, str], ...]:
     """Paths that no job of this runner may show, whatever it runs in."""
     home = Path.home()
     named = [
-        (options.cache_root / "runner" / "runtimes", "$RUNTIME"),
-        (options.jobs_root, "$JOBS"),
-        (options.cache_root, "$CACHE"),
+        (options.jobs_root, "$JOB"),
+        (options.cache_root, "$RUNTIME"),
         (home, "~"),
     ]
     return tuple((str(form), name) for path, name in named for form in (path, path.resolve()))
