@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from airlox.protocol import wire
-from airlox.protocol.encoding import b64u_encode, new_item_id
+from airlox.protocol.encoding import SessionId, b64u_encode, new_item_id
 from airlox.protocol.item import SealedItem, encode_frame
 from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.manifest import Mode
 from airlox.protocol.payload import File
 from airlox.relay.config import Config
+from support.clock import Clock
 from support.relay import Http, Member, RelayThread, create, join, new_world, now_ms, until
 from support.world import Person, World
 
@@ -140,6 +141,23 @@ def test_close_ends_streams_purges_and_answers_404(
         assert (last.event, json.loads(last.data)) == ("closed", {"reason": "closed by the owner"})
     assert sender.get(wire.events(sender.sid)).error == "404 not_found"
     assert http.ask("GET", wire.session(owner.sid)).error == "404 not_found"
+
+
+def test_a_closed_session_is_not_opened_again_by_its_manifest(tmp_path: Path) -> None:
+    world, data = new_world(), str(tmp_path / "data")
+    with RelayThread(data=data) as relay:
+        http = Http(relay.url)
+        create(http, world)
+        join(http, world.person(Role.OWNER)).post(wire.close(world.keys.session_id))
+        assert http.ask("POST", wire.SESSIONS, world.document).error == "410 gone"
+    clock = Clock(now_ms())
+    with RelayThread(data=data, clock=clock) as relay:
+        http = Http(relay.url)
+        assert http.ask("POST", wire.SESSIONS, world.document).error == "410 gone"
+    clock.turn(Config().max_manifest_age_s)
+    with RelayThread(data=data, clock=clock) as relay:
+        assert relay.relay.core._ended == {}
+        assert relay.call(relay.relay.core.store.read, SessionId("relay")) == []
 
 
 def test_an_expired_session_ends_by_itself(relay: RelayThread, http: Http) -> None:

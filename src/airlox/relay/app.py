@@ -6,7 +6,7 @@ import contextlib
 import logging
 
 from airlox.protocol import wire
-from airlox.relay.http import Call, Disconnected, Receive, Scope, Send
+from airlox.relay.call import Call, Disconnected, Receive, Scope, Send
 from airlox.relay.refusals import Refusal, answer_for
 from airlox.relay.relay import Relay
 from airlox.relay.routes import find_route

@@ -22,8 +22,8 @@ MIB: Final = limits.MIB
 GIB: Final = 1024 * MIB
 
 # What an event costs in the answer of `/events`, at most (see `Config.event_reserve_bytes`).
-EVICTED_EVENT_BYTES: Final = 96
-JOB_EVENTS_BYTES: Final = 4 * 640
+EVICTED_EVENTS_BYTES: Final = 2 * 96
+JOB_EVENTS_BYTES: Final = 4 * 256
 LEFT_EVENT_BYTES: Final = 160
 WANT_EVENTS_BYTES: Final = 2 * MIB
 
@@ -138,7 +138,7 @@ class Config:
         A 0.1.0 client reads the whole list in one answer of at most 32 MiB.
         """
         return (
-            self.max_items * EVICTED_EVENT_BYTES
+            self.max_items * EVICTED_EVENTS_BYTES
             + self.max_jobs * JOB_EVENTS_BYTES
             + self.max_participants * LEFT_EVENT_BYTES
         )

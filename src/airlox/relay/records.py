@@ -104,6 +104,13 @@ class PacksDropped(Record, frozen=True, tag="packs_dropped"):
     job: str
 
 
+class Ended(Record, frozen=True, tag="ended"):
+    """In the relay's own log: a session was closed and is not to be opened again before then."""
+
+    session: str
+    until_ms: int
+
+
 AnyRecord = (
     Created
     | Joined
@@ -120,6 +127,7 @@ AnyRecord = (
     | CancelAsked
     | PackStored
     | PacksDropped
+    | Ended
 )
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

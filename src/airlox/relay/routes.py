@@ -19,7 +19,7 @@ from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.wire import Headers
 from airlox.relay import live
-from airlox.relay.http import JSON, NO_STORE, STREAM_HEADERS, Call
+from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call
 from airlox.relay.hub import CHUNK_BYTES, Stream
 from airlox.relay.jobs import Heartbeat, describe
 from airlox.relay.refusals import Refusal

@@ -37,7 +37,7 @@ from airlox.relay.quotas import Quotas
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.state import Participant, Session
-from airlox.relay.store.base import Store
+from airlox.relay.store.base import RELAY_LOG, Store
 
 log = logging.getLogger("airlox.relay")
 
@@ -55,11 +55,14 @@ class Core:
         self.quotas = Quotas(config, clock)
         self.sessions: dict[SessionId, Session] = {}
         self._creating: set[SessionId] = set()
+        self._ended: dict[str, int] = {}
+        """Closed sessions that their manifest, known to many, would open again; until when."""
 
     # ── start ────────────────────────────────────────────────────────────────────────────────
 
     async def load(self) -> None:
         """Reads every session from the store. One that cannot be read is logged and left alone."""
+        await self._load_ended()
         for sid in self.store.sessions():
             session = Session(sid)
             try:
@@ -77,6 +80,22 @@ class Core:
             for participant in session.participants.values():
                 participant.presence.seen_ms = self.clock.ticks_ms()
             self.sessions[sid] = session
+
+    async def _load_ended(self) -> None:
+        """Reads which sessions were closed lately, and writes the list anew without old ones."""
+        entries = [records.decode(entry) for entry in await self.store.read(RELAY_LOG)]
+        known = [record for record in entries if isinstance(record, records.Ended)]
+        self._ended = {record.session: record.until_ms for record in known}
+        self.forget_ended()
+        recent = [record for record in known if record.session in self._ended]
+        if len(recent) < len(known):
+            self.store.purge(RELAY_LOG)
+            await self.store.append(RELAY_LOG, [records.encode(record) for record in recent])
+
+    def forget_ended(self) -> None:
+        """Drops closed sessions whose manifests are too old by now to open anything."""
+        now_ms = self.clock.now_ms()
+        self._ended = {sid: until for sid, until in self._ended.items() if until > now_ms}
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────
 
@@ -148,6 +167,8 @@ class Core:
             raise refuse("invalid_manifest", error) from None
         sid = manifest.session_id
         self._check_terms(manifest)
+        if self._ended.get(sid, 0) > self.clock.now_ms():
+            raise Refusal("gone", "the session was closed")
         if sid in self.sessions or sid in self._creating:
             raise Refusal("exists", "the session exists already")
         session = Session(sid)
@@ -195,10 +216,12 @@ class Core:
         if session.is_closed:
             return
         session.is_closed = True
+        self._remember_ended(session)
         try:
             await asyncio.shield(self.store.purge(session.id))
         except AirloxError:
             session.is_closed = False
+            self._ended.pop(session.id, None)
             raise
         session.add_event(EventKind.CLOSED, {"reason": reason})
         self.hub.ring(session.id)
@@ -206,6 +229,17 @@ class Core:
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
         log.info("session ended", extra={"session": session.id, "reason": reason})
+
+    def _remember_ended(self, session: Session) -> None:
+        """Its manifest is not to open it again. A disk with no room for this keeps none open."""
+        now_ms, manifest = self.clock.now_ms(), session.manifest
+        until_ms = manifest.created_at_ms + self.config.max_manifest_age_s * 1000
+        if self._is_over(manifest) or until_ms <= now_ms:
+            return
+        self._ended[session.id] = until_ms
+        record = records.Ended(now_ms, session.id, until_ms)
+        future = self.store.append(RELAY_LOG, [records.encode(record)])
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # ── participants ─────────────────────────────────────────────────────────────────────────
 

@@ -63,6 +63,7 @@ class Sweeper:
 
     async def _sweep_slowly(self) -> None:
         self._core.quotas.forget_idle()
+        self._core.forget_ended()
         self._live.forget_ended()
         for session in list(self._core.sessions.values()):
             if session.pack_sets:

@@ -19,9 +19,12 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from airlox.protocol.encoding import SessionId
+
+RELAY_LOG: Final = SessionId("relay")
+"""Stands for a session in `read`, `append` and `purge`: the relay's own entries."""
 
 
 class BlobReader(Protocol):
@@ -59,7 +62,7 @@ class Store(Protocol):
         """Makes durable what is waiting, then closes."""
 
     def sessions(self) -> list[SessionId]:
-        """Sessions that have entries."""
+        """Sessions that have entries; `RELAY_LOG` is none of them."""
 
     async def read(self, sid: SessionId) -> list[bytes]:
         """Every durable entry of a session, in order; none for an unknown one."""

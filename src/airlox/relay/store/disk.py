@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
+from airlox.relay.store.base import RELAY_LOG
 from airlox.relay.store.blobs import DiskReader, DiskUpload
 from airlox.relay.store.files import (
     Layout,
@@ -182,7 +183,7 @@ class DiskStore:
 
     def sessions(self) -> list[SessionId]:
         with self._logs_lock:
-            return list(self._logs)
+            return [sid for sid in self._logs if sid != RELAY_LOG]
 
     async def read(self, sid: SessionId) -> list[bytes]:
         def read() -> list[bytes]:

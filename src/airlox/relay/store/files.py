@@ -2,6 +2,7 @@
 
     DIR/lock  DIR/version
     DIR/journal/NNNN.journal           durable records that are not yet in their place
+    DIR/relay/log                      the relay's own entries
     DIR/sessions/<sid>/log             the entries of a session, framed like the journal
     DIR/sessions/<sid>/blobs/<hex>     its blobs, by the hex of their names (some file systems
                                        do not tell upper from lower case)
@@ -25,6 +26,7 @@ from typing import Final, NamedTuple
 
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId, parse_session_id
+from airlox.relay.store.base import RELAY_LOG
 from airlox.relay.store.framing import frame, read_frames, write_all
 from airlox.relay.store.journal import Segment, sync_folder
 
@@ -61,13 +63,13 @@ class Layout:
             self._lock_fd = -1
 
     def session(self, sid: SessionId) -> Path:
-        return self.sessions / sid
+        return self.root / sid if sid == RELAY_LOG else self.sessions / sid
 
     def log(self, sid: SessionId) -> Path:
-        return self.sessions / sid / "log"
+        return self.session(sid) / "log"
 
     def blobs(self, sid: SessionId) -> Path:
-        return self.sessions / sid / "blobs"
+        return self.session(sid) / "blobs"
 
     def blob(self, sid: SessionId, name: str) -> Path:
         return self.blobs(sid) / name.encode("ascii").hex()
@@ -78,7 +80,8 @@ class Layout:
         return self.tmp / f"{self._counter}-{os.urandom(4).hex()}"
 
     def session_ids(self) -> list[SessionId]:
-        found = []
+        """Everything that has a folder, the relay's own log included."""
+        found = [RELAY_LOG] if self.session(RELAY_LOG).exists() else []
         for path in self.sessions.iterdir():
             with contextlib.suppress(Exception):
                 found.append(parse_session_id(path.name))
@@ -86,7 +89,7 @@ class Layout:
 
     def folders(self, sid: SessionId) -> tuple[Path, ...]:
         """The folders of a session, innermost first: syncing them makes its names durable."""
-        return self.blobs(sid), self.session(sid), self.sessions
+        return self.blobs(sid), self.session(sid), self.session(sid).parent
 
     def set_aside(self, sid: SessionId) -> Path | None:
         """Takes a session's folder out of sight at once; deleting it may take its time."""

@@ -76,7 +76,7 @@ class Append:
             at += _LENGTH.size
             entries.append(body[at : at + size])
             at += size
-        return Append(SessionId(sid.decode("ascii")), first, entries, name, body[at:])
+        return Append(SessionId(sid.rstrip(b"\0").decode("ascii")), first, entries, name, body[at:])
 
 
 def encode_purge(sid: SessionId) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
+from airlox.relay.store.base import RELAY_LOG
 
 
 class MemoryStore:
@@ -25,7 +26,7 @@ class MemoryStore:
         pass
 
     def sessions(self) -> list[SessionId]:
-        return list(self._entries)
+        return [sid for sid in self._entries if sid != RELAY_LOG]
 
     async def read(self, sid: SessionId) -> list[bytes]:
         return list(self._entries.get(sid, ()))
