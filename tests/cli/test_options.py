@@ -46,7 +46,9 @@ class TestDuration:
 
 
 class TestMemory:
-    @pytest.mark.parametrize(("text", "mb"), [("512", 512), ("512M", 512), ("4G", 4096), ("1gb", 1024)])
+    @pytest.mark.parametrize(
+        ("text", "mb"), [("512", 512), ("512M", 512), ("4G", 4096), ("1gb", 1024)]
+    )
     def test_forms(self, text: str, mb: int) -> None:
         assert options.memory(text) == mb
 
@@ -104,5 +106,7 @@ class TestOthers:
         assert caught.value.code == "no_relay"
 
     def test_cache(self) -> None:
-        assert options.cache_root(given_flags(cache_dir="here"), {"AIRLOX_CACHE_DIR": "x"}) == "here"
+        assert (
+            options.cache_root(given_flags(cache_dir="here"), {"AIRLOX_CACHE_DIR": "x"}) == "here"
+        )
         assert options.cache_root(given_flags(), {"AIRLOX_CACHE_DIR": "x"}) == "x"

@@ -78,7 +78,8 @@ class TestTerminalFilter:
         assert shown(bar.encode()) == bar
 
     @pytest.mark.parametrize(
-        "sequence", ["\x1b[2J", "\x1b]52;c;AAAA\x07", "\x1bc", "\x1b[1A", "\x1bP1$r\x1b\\", "\x9b2J"]
+        "sequence",
+        ["\x1b[2J", "\x1b]52;c;AAAA\x07", "\x1bc", "\x1b[1A", "\x1bP1$r\x1b\\", "\x9b2J"],
     )
     def test_others_are_shown(self, sequence: str) -> None:
         output = shown(sequence.encode())

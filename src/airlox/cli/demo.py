@@ -162,19 +162,12 @@ class _Demo:
 
     def _best_sandbox(self) -> str:
         """`local` where its walls can be built, else `process`, and the reason is said."""
-        from airlox.sandbox import open_sandbox
-        from airlox.sandbox.base import SandboxOptions
-
         state = self._root / "probe"
         state.mkdir()
-        report = open_sandbox("local", SandboxOptions(state_dir=state)).probe()
-        if report.usable:
+        why_not = _why_not_local(state)
+        if why_not is None:
             return "local"
-        why = report.refusal
-        self._voice.warn(
-            "this machine cannot build the local sandbox, so the command runs as a plain process"
-            + ("" if why is None else f": {why.message}")
-        )
+        self._voice.warn(f"the command runs as a plain process, without walls: {why_not}")
         return "process"
 
     def _meet(self, session: Session, child: Child, sandbox: str) -> Runner:
@@ -285,6 +278,23 @@ def _runner_text(result: Result, job: Job) -> str:
 
 def _runtime() -> str:
     return f"python3.{sys.version_info.minor}"
+
+
+def _why_not_local(state: Path) -> str | None:
+    """What keeps the local sandbox from running this interpreter here, or None."""
+    from airlox.sandbox import open_sandbox
+    from airlox.sandbox.base import SandboxOptions
+
+    sandbox = open_sandbox("local", SandboxOptions(state_dir=state))
+    report = sandbox.probe()
+    if report.refusal is not None:
+        return report.refusal.message
+    layout = sandbox.layout(state, state, state)
+    for folder in _toolchains():
+        for own in (layout.work, layout.out, layout.home):
+            if f"{folder}/".startswith(f"{own}/"):
+                return f"{folder} lies below {own}, where the sandbox keeps the job's own files"
+    return None
 
 
 def _toolchains() -> list[str]:

@@ -382,7 +382,7 @@ def _row(shape: dict[str, Any]) -> list[str]:
         ",".join(sorted({kind for r in runners for kind in r["kinds"]})),
         ", ".join(sorted({info["image"] for info in infos if "image" in info})),
         shape["last_job"] or "",
-        "removed by you" if expires_at_ms is None else time_text(expires_at_ms),
+        "removed" if expires_at_ms is None else time_text(expires_at_ms),
     ]
 
 

@@ -2,8 +2,8 @@
 
 * Results go to standard output; everything else (progress, questions, warnings, errors) to
   standard error, so that `airlox … | tool` gets results alone.
-* With `--json` standard output holds JSON only, and standard error warnings and errors only. An
-  error is then one JSON line: `error`, `code`, and `hint` where there is one.
+* With `--json` standard output holds JSON only, and standard error warnings and errors only, each
+  one JSON line: `warning`, or `error`, `code` and, where there is one, `hint`.
 * `--quiet` silences notes, never results, warnings or errors.
 * Every text passes `terminal.py`; no command writes to a stream by itself. Output of a job goes
   to a pipe byte for byte, and to a terminal through a filter.
@@ -89,7 +89,11 @@ class Voice:
         self._tell(text, None)
 
     def warn(self, text: str) -> None:
-        self._tell(f"airlox: {clean_line(text)}", None)
+        """What is amiss without ending the command; one line, also of JSON."""
+        if self.json:
+            self._write(self._err, clean_json(_compact({"warning": text})) + "\n")
+        else:
+            self._tell(f"airlox: {clean_line(text)}", None)
 
     def fail(self, error: AirloxError) -> None:
         """Why the command ends."""
