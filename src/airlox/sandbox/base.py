@@ -143,13 +143,18 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """What the operator chose. `state_dir` is private to the runner and outlives it."""
+    """What the operator chose. `state_dir` is private to the runner and outlives it.
+
+    `toolchain_roots` are folders in which toolchains of later plans may lie: the sandbox's own
+    folders keep out of their way.
+    """
 
     state_dir: Path
     job_user: str | None = None
     require_layers: tuple[str, ...] = ()
     builder: str | None = None
     gpus: str = "none"
+    toolchain_roots: tuple[Path, ...] = ()
 
 
 OutputSink = Callable[[int, bytes], None]

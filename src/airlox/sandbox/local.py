@@ -57,6 +57,7 @@ class LocalSandbox:
     def __init__(self, options: SandboxOptions, *, without: frozenset[str] = frozenset()) -> None:
         self._options = options
         self._without = without
+        self._layout = layout.choose(options.toolchain_roots)
         self._user: jobuser.JobUser | None = None
         self._driver: CgroupDriver | None = None
         self._looked_for_groups = "cgroup" in without
@@ -82,8 +83,8 @@ class LocalSandbox:
             raise report.refusal
 
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
-        """The same for every job."""
-        return layout.LAYOUT
+        """The same for every job of this sandbox."""
+        return self._layout
 
     def owner(self) -> tuple[int, int] | None:
         """The job's user when the runner is root, else None."""
@@ -218,7 +219,7 @@ class LocalSandbox:
     def _launch(
         self, plan: Plan, stdout_fd: int, stderr_fd: int, group: Cgroup | None
     ) -> launch.Launched:
-        steps = layout.steps(plan)
+        steps = layout.steps(plan, where=self._layout)
         try:
             with contextlib.ExitStack() as stack:
                 return launch.start(
@@ -252,7 +253,7 @@ class LocalSandbox:
             steps=tuple(steps),
             uid=self._user.uid if self._user else -1,
             userns_limit="userns_limit" not in self._without,
-            writable=layout.WRITABLE,
+            writable=layout.writable(self._layout),
             **fields,
         )
 

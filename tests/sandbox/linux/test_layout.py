@@ -156,3 +156,19 @@ class TestRlimits:
         assert limits[resource.RLIMIT_DATA] == 4 << 20
         unlimited = Limits(timeout_s=1, memory_bytes=None)
         assert resource.RLIMIT_DATA not in dict(layout.rlimits(unlimited, memory_back_stop=True))
+
+
+class TestWhereOurFoldersGo:
+    @pytest.mark.parametrize("root", ["/work/me/.venv", "/out", "/home/job/bin", "/home"])
+    def test_aside_when_a_toolchain_lies_in_the_way(self, root: str) -> None:
+        assert layout.choose([Path("/usr/local"), Path(root)]) == layout.ASIDE
+
+    def test_usually_not(self, tmp_path: Path) -> None:
+        roots = [tmp_path, Path("/opt/tools"), Path("/home/someone/.venv"), Path("/workshop")]
+        assert layout.choose(roots) == layout.LAYOUT
+
+    def test_the_steps_follow(self, tmp_path: Path) -> None:
+        found = placed(layout.steps(plan_for(tmp_path), where=layout.ASIDE))
+        for path in ("airlox/work", "airlox/out", "airlox/home"):
+            assert path in found
+        assert "work" not in found

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from airlox.sandbox.linux.blueprint import Step
 
 LAYOUT = Layout(work="/work", out="/out", home="/home/job", tmp="/tmp")
-WRITABLE = (LAYOUT.work, LAYOUT.home, LAYOUT.out, LAYOUT.tmp, "/dev/shm")
+ASIDE = Layout(work="/airlox/work", out="/airlox/out", home="/airlox/home", tmp="/tmp")
+"""Where the folders go when a toolchain of the machine lies in the usual places."""
 
 _READ_ONLY = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV
 _READ_WRITE = ATTR_NOSUID | ATTR_NODEV
 _SYSTEM = ("/usr", "/opt", "/nix/store")
 _SYSTEM_LINKS = ("bin", "sbin", "lib*")
-_OURS = ("/work", "/out", "/home/job", "/proc", "/dev", "/etc", "/run/airlox")
+_OURS = ("/proc", "/dev", "/etc", "/run/airlox")
 _ETC = (
     "alternatives",
     "ld.so.cache",
@@ -61,9 +62,9 @@ _DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"),
 )
 _PASSWD = (
-    b"root:x:0:0:root:/:/bin/sh\n"
-    b"job:x:1000:1000:job:/home/job:/bin/sh\n"
-    b"nobody:x:65534:65534:nobody:/:/bin/false\n"
+    "root:x:0:0:root:/:/bin/sh\n"
+    "job:x:1000:1000:job:{home}:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/:/bin/false\n"
 )
 _GROUP = b"root:x:0:\njob:x:1000:\nnogroup:x:65534:\n"
 _HOSTS = b"127.0.0.1 localhost airlox\n::1 localhost ip6-localhost\n"
@@ -72,7 +73,22 @@ _SHM_FILES = 10_000
 _MEMLOCK_BYTES = 64 * 1024
 
 
-def steps(plan: Plan, *, root: Path = Path("/")) -> tuple[Step, ...]:
+def choose(toolchain_roots: Iterable[Path]) -> Layout:
+    """The usual layout, or the one aside when one of these folders lies in its way."""
+    usual = (LAYOUT.work, LAYOUT.out, LAYOUT.home)
+    roots = [os.path.abspath(path) for path in toolchain_roots]
+    in_the_way = any(_below(path, usual) for path in roots) or any(
+        _below(own, roots) for own in usual
+    )
+    return ASIDE if in_the_way else LAYOUT
+
+
+def writable(where: Layout) -> tuple[str, ...]:
+    """The folders a job may write to."""
+    return (where.work, where.home, where.out, where.tmp, "/dev/shm")
+
+
+def steps(plan: Plan, *, where: Layout = LAYOUT, root: Path = Path("/")) -> tuple[Step, ...]:
     """The mount plan.
 
     Raises:
@@ -81,17 +97,17 @@ def steps(plan: Plan, *, root: Path = Path("/")) -> tuple[Step, ...]:
     limits = plan.limits
     return (
         *_system(root),
-        *_etc(root, plan.network),
+        *_etc(root, plan.network, where.home),
         ("dir", b"home", 0o755),
         ("dir", b"var", 0o755),
         ("link", b"var/tmp", b"/tmp"),
         ("tmpfs", b"tmp", limits.tmp_bytes, limits.tmp_files, 0o1777),
         *_devices(limits),
         ("proc", b"proc"),
-        *_toolchains(plan.toolchains),
-        _writable(plan.work, LAYOUT.work),
-        _writable(plan.home, LAYOUT.home),
-        _writable(plan.out, LAYOUT.out),
+        *_toolchains(plan.toolchains, where),
+        _writable(plan.work, where.work),
+        _writable(plan.home, where.home),
+        _writable(plan.out, where.out),
     )
 
 
@@ -141,13 +157,13 @@ def _system(root: Path) -> Iterator[Step]:
                 yield _show(source, f"/{source.name}")
 
 
-def _etc(root: Path, network: Network) -> Iterator[Step]:
+def _etc(root: Path, network: Network, home: str) -> Iterator[Step]:
     etc = root / "etc"
     for pattern in _ETC:
         for source in sorted(etc.glob(pattern)):
             if source.is_symlink() or source.is_dir() or source.is_file():
                 yield _show(source, f"/etc/{source.relative_to(etc)}")
-    yield ("file", b"etc/passwd", _PASSWD)
+    yield ("file", b"etc/passwd", _PASSWD.format(home=home).encode())
     yield ("file", b"etc/group", _GROUP)
     yield ("file", b"etc/hosts", _HOSTS)
     yield ("file", b"etc/hostname", b"airlox\n")
@@ -175,11 +191,11 @@ def _devices(limits: Limits) -> Iterator[Step]:
         yield ("link", f"dev/{name}".encode(), target.encode())
 
 
-def _toolchains(mounts: Iterable[Mount]) -> Iterator[Step]:
+def _toolchains(mounts: Iterable[Mount], where: Layout = LAYOUT) -> Iterator[Step]:
     """Each at its own path, parents before children, none twice."""
     shown = list(_SYSTEM)
     for mount in sorted(mounts, key=lambda mount: mount.target):
-        target = _checked(mount)
+        target = _checked(mount, where)
         if _below(target, shown):
             continue
         if mount.source.is_symlink():
@@ -188,12 +204,12 @@ def _toolchains(mounts: Iterable[Mount]) -> Iterator[Step]:
             target = real
             if _below(target, shown):
                 continue
-        _refuse_misplaced(target)
+        _refuse_misplaced(target, where)
         shown.append(target)
         yield _bind(Path(target), target, _READ_ONLY)
 
 
-def _checked(mount: Mount) -> str:
+def _checked(mount: Mount, where: Layout) -> str:
     target = os.path.normpath(mount.target)
     if mount.writable or target != str(mount.source):
         raise SandboxError(
@@ -208,17 +224,18 @@ def _checked(mount: Mount) -> str:
         ) from error
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise SandboxError(f"toolchain {mount.source} is no file or folder", code="toolchain_path")
-    _refuse_misplaced(target)
+    _refuse_misplaced(target, where)
     return target
 
 
-def _refuse_misplaced(target: str) -> None:
+def _refuse_misplaced(target: str, where: Layout) -> None:
     """A toolchain may neither hide nor lie in a folder that the sandbox makes itself."""
-    if _below(target, _OURS) or any(_below(own, [target]) for own in (*_OURS, "/tmp")):
+    ours = (*_OURS, where.work, where.out, where.home)
+    if _below(target, ours) or any(_below(own, [target]) for own in (*ours, "/tmp")):
         raise SandboxError(
             f"toolchain {target} lies where the sandbox has folders of its own",
             code="toolchain_path",
-            hint=f"keep it outside of {', '.join(_OURS)}",
+            hint=f"keep it outside of {', '.join(ours)}",
         )
 
 
