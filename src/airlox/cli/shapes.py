@@ -127,7 +127,7 @@ def _content(value: Item, valid: bool) -> Shape:
         case File(mime=mime, name=name):
             shape: Shape = {"mime": mime, "name": name, "size": len(value.body)}
             if value.subkind in _READABLE:
-                shape["content"] = value.body.decode("utf-8", "replace")
+                shape["content"] = value.body.decode()
             return shape
         case PythonJob() | ShellJob() as job:
             return _without(msgspec.to_builtins(job), "type", "kind")
