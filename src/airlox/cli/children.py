@@ -60,10 +60,10 @@ class Child:
         """The first line it prints. Raises AirloxError when it ends before, or takes too long."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
-            self.check()
             line, newline, _ = self._out.read_text("utf-8", "replace").partition("\n")
             if newline:
                 return line
+            self.check()
             time.sleep(_LOOK_S)
         raise self._failure(f"said nothing for {timeout_s:.0f} s")
 
