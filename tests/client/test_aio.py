@@ -93,7 +93,7 @@ def test_leaving_a_stream_closes_its_source() -> None:
         workers = _Workers()
         stream = workers.iterate(numbers(), closed.set)
         assert await anext(stream) == 1
-        task = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+        task: asyncio.Task[int] = asyncio.ensure_future(anext(stream))
         await asyncio.to_thread(blocked.wait, 20)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -77,6 +77,13 @@ def test_everything_is_private(cache: SessionCache, tmp_path: Path) -> None:
         assert mode == (0o700 if is_folder else 0o600), name
 
 
+def test_a_shared_folder_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    SessionCache(tmp_path, SID).make()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / SID).stat().st_mode) == 0o700
+
+
 def test_an_identity_survives_and_hides(cache: SessionCache) -> None:
     cache.save_identity("sender", IDENTITY)
     assert cache.load_identity("sender") == IDENTITY

@@ -291,7 +291,8 @@ def test_a_clock_far_off_is_named_once() -> None:
                 on_warning=warnings.append,
                 clock=lambda clock_at=clock_at: clock_at,  # type: ignore[misc]
             )
-            api.events()
+            api.within(Deadline.after(9)).events()
+            api.within(Deadline.after(9)).events()
             api.events()
             api.close()
     assert len(warnings) == 2

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.client import transport as transport_module
+from airlox.client import connection
+from airlox.client.connection import parse_address, tls_context
 from airlox.client.deadline import Deadline
-from airlox.client.transport import Answer, Transport, _Chunks, parse_address, tls_context
+from airlox.client.transport import Answer, Transport, _Chunks
 from airlox.errors import ConnectionLost, LimitError, ValidationError
 from support.scripted import Peer, Scripted, always
 
@@ -302,7 +303,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def trusting(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    monkeypatch.setattr(transport_module, "tls_context", lambda: context)
+    monkeypatch.setattr(connection, "tls_context", lambda: context)
 
 
 def tls_script(certificate: tuple[Path, Path], *, through: str | None) -> object:

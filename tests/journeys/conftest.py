@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airlox import Session
-from support.live_relay import LiveRelay
+from support.relay import RelayThread
 
 
 @pytest.fixture(scope="module")
-def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRelay]:
-    with LiveRelay(data=str(tmp_path_factory.mktemp("relay"))) as live:
+def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayThread]:
+    with RelayThread(data=str(tmp_path_factory.mktemp("relay"))) as live:
         yield live
 
 
@@ -47,10 +47,7 @@ class People:
 
 
 @pytest.fixture
-def people(tmp_path: Path, relay: LiveRelay) -> Iterator[People]:
+def people(tmp_path: Path, relay: RelayThread) -> Iterator[People]:
     made = People(tmp_path, relay.url)
     yield made
     made.go_home()
-
-
-Execute = Callable[..., Session]

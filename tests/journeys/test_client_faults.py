@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +12,13 @@ from airlox.client import outbox
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.payload import Text
 from journeys.conftest import People
-from support import parts
 from support.cutting import Network
-from support.live_relay import LiveRelay
+from support.relay import RelayThread
+from support.small_disk import small_disk
 
 
 @pytest.fixture
-def network(relay: LiveRelay, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+def network(relay: RelayThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     monkeypatch.setattr(outbox, "FIRST_WAIT_S", 0.01)
     with Network(relay.url) as made:
         yield made
@@ -100,21 +99,14 @@ def test_a_duplicate_that_is_not_ours_is_an_error(people: People) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    parts.require("root")
-    parts.require("linux")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, timeout=20).returncode != 0:
-        pytest.skip("this container may not mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=20)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "256k") as folder:
+        yield folder
 
 
 class TestDiskFull:
-    def test_nothing_is_posted_that_is_not_kept(self, people: People, small_disk: Path) -> None:
-        people.folder = small_disk
+    def test_nothing_is_posted_that_is_not_kept(self, people: People, disk: Path) -> None:
+        people.folder = disk
         owner = people.owner()
         with pytest.raises(StorageError) as caught:
             owner.send_file(b"#" * 400_000, name="big.md")
@@ -124,14 +116,12 @@ class TestDiskFull:
         owner.send_text("small ones go on")
         assert [item.text for item in owner.items()] == ["small ones go on"]
 
-    def test_a_reader_stops_before_anything_is_missed(
-        self, people: People, small_disk: Path
-    ) -> None:
+    def test_a_reader_stops_before_anything_is_missed(self, people: People, disk: Path) -> None:
         owner = people.owner()
-        people.folder = small_disk
+        people.folder = disk
         agent = people.join(owner.invites["sender"])
         agent.items()
-        filler = small_disk / "filler"
+        filler = disk / "filler"
         owner.send_file(b"#" * 100_000, name="a.md")
         owner.send_text("b")
         with pytest.raises(OSError), filler.open("wb") as file:  # noqa: PT012
@@ -148,10 +138,10 @@ class TestDiskFull:
         again = people.join(owner.invites["sender"])
         assert [item.text or item.name for item in again.items()] == ["a.md", "b"]
 
-    def test_a_join_that_cannot_be_kept_is_an_error(self, people: People, small_disk: Path) -> None:
+    def test_a_join_that_cannot_be_kept_is_an_error(self, people: People, disk: Path) -> None:
         owner = people.owner()
-        people.folder = small_disk
-        with pytest.raises(OSError), (small_disk / "filler").open("wb") as file:  # noqa: PT012
+        people.folder = disk
+        with pytest.raises(OSError), (disk / "filler").open("wb") as file:  # noqa: PT012
             while True:
                 file.write(bytes(4096))
                 file.flush()

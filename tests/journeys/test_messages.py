@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airlox import (
+    AsyncSession,
     Item,
     PolicyError,
     RelayError,
@@ -425,3 +431,47 @@ def test_a_blob_that_left_the_relay_is_asked_back(
     finally:
         owner_listens.close()
         thread.join(PATIENT_S)
+
+
+def test_the_same_for_asyncio(people: People, tmp_path: Path) -> None:
+    async def scenario() -> list[str | None]:
+        owner = await AsyncSession.create(people.relay_url, cache_dir=tmp_path / "a")
+        async with owner:
+            agent = await AsyncSession.join(owner.invites["sender"], cache_dir=tmp_path / "b")
+            async with agent:
+                await agent.send_text("hello")
+                await agent.send_file(b"# fine", name="report.md")
+                got: list[str | None] = []
+                async for item in owner.stream(timeout=PATIENT_S):
+                    got.append(item.text or item.name)
+                    if len(got) == 2:
+                        break
+                assert len(await owner.participants()) == 2
+                return got
+
+    assert asyncio.run(scenario()) == ["hello", "report.md"]
+
+
+def test_ctrl_c_ends_a_stream(people: People, tmp_path: Path) -> None:
+    owner = people.owner()
+    program = (
+        "import sys\n"
+        "from airlox import Session\n"
+        "session = Session.join(sys.stdin.readline().strip(), cache_dir=sys.argv[1])\n"
+        "try:\n"
+        "    for item in session.stream(): print(item.text, flush=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "c")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(owner.invites["sender"] + "\n")
+        process.stdin.flush()
+        owner.send_text("go")
+        assert process.stdout.readline() == "go\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        assert process.wait(PATIENT_S) == 0

@@ -29,7 +29,7 @@ class Network:
         self._cut_after: int | None = None
         self._cut_answer = False
         self._only: bytes | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._socks: list[socket.socket] = []
 
@@ -56,7 +56,7 @@ class Network:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stopping = True
+        self._stopping.set()
         with contextlib.suppress(OSError):
             socket.create_connection(self._listener.getsockname(), 1).close()
         self._listener.close()
@@ -72,18 +72,21 @@ class Network:
         thread.start()
 
     def _accept(self) -> None:
-        while not self._stopping:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            while True:
                 client, _ = self._listener.accept()
-                if self._stopping:
-                    client.close()
+                self._socks.append(client)
+                if self._stopping.is_set():
                     return
-                server = socket.create_connection(self._target, TIMEOUT_S)
-                server.settimeout(None)
-                self._socks += [client, server]
-                pair = _Pair()
-                self._spawn(self._up, client, server, pair)
-                self._spawn(self._down, client, server, pair)
+                self._forward(client)
+
+    def _forward(self, client: socket.socket) -> None:
+        server = socket.create_connection(self._target, TIMEOUT_S)
+        server.settimeout(None)
+        self._socks.append(server)
+        pair = _Pair()
+        self._spawn(self._up, client, server, pair)
+        self._spawn(self._down, client, server, pair)
 
     def _up(self, client: socket.socket, server: socket.socket, pair: _Pair) -> None:
         with contextlib.suppress(OSError):

@@ -54,8 +54,8 @@ class _Workers:
         finally:
             close()
 
-    def end(self) -> None:
-        self._pool.shutdown(wait=True)
+    def end(self, *, wait: bool = True) -> None:
+        self._pool.shutdown(wait=wait)
 
 
 class AsyncJob:
@@ -133,8 +133,7 @@ class AsyncSession:
         cache_dir: AnyPath | None = None,
         on_warning: Callable[[str], None] | None = None,
     ) -> Self:
-        workers = _Workers()
-        session = await workers.run(
+        return await cls._open(
             Session.create,
             relay,
             mode=mode,
@@ -149,7 +148,6 @@ class AsyncSession:
             cache_dir=cache_dir,
             on_warning=on_warning,
         )
-        return cls(session, workers)
 
     @classmethod
     async def join(
@@ -162,8 +160,7 @@ class AsyncSession:
         cache_dir: AnyPath | None = None,
         on_warning: Callable[[str], None] | None = None,
     ) -> Self:
-        workers = _Workers()
-        session = await workers.run(
+        return await cls._open(
             Session.join,
             invite_url,
             display_name=display_name,
@@ -172,7 +169,15 @@ class AsyncSession:
             cache_dir=cache_dir,
             on_warning=on_warning,
         )
-        return cls(session, workers)
+
+    @classmethod
+    async def _open(cls, make: Callable[P, Session], *args: P.args, **kwargs: P.kwargs) -> Self:
+        workers = _Workers()
+        try:
+            return cls(await workers.run(make, *args, **kwargs), workers)
+        except BaseException:
+            workers.end(wait=False)
+            raise
 
     async def disconnect(self) -> None:
         self._session.disconnect()

@@ -86,8 +86,14 @@ class SessionCache:
         self._events = _EventLog(os.path.join(self.folder, "events.jsonl"))
 
     def make(self) -> None:
-        """Create the folders where they are missing. Raises StorageError."""
-        for folder in (os.path.dirname(self.folder), self.folder, self._path("blobs")):
+        """Create the folders where they are missing. Raises StorageError.
+
+        A root that exists keeps its mode: it may be a folder with other things in it.
+        """
+        root = os.path.dirname(self.folder)
+        if not os.path.isdir(root):
+            safefs.make_private_dir(root)
+        for folder in (self.folder, self._path("blobs")):
             safefs.make_private_dir(folder)
 
     def locked(self) -> AbstractContextManager[None]:

@@ -21,11 +21,11 @@ from airlox.client.deadline import Deadline
 from airlox.client.relay_api import JobStatus
 from airlox.client.stream import Feed
 from airlox.client.timeline import STANDING_KINDS
-from airlox.errors import OrderError, ProtocolError, RelayError, SessionClosed
+from airlox.errors import OrderError, PolicyError, ProtocolError, RelayError, SessionClosed
 from airlox.protocol import wire
 from airlox.protocol.encoding import PublicKey, b64u_decode
 from airlox.protocol.keys import parse_public_key
-from airlox.protocol.live import STDOUT, LiveReader
+from airlox.protocol.live import STDOUT, LiveReader, Piece
 from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.wire import EventKind, JobState
@@ -126,26 +126,22 @@ class Follower:
     def _segment(self, event: SseEvent) -> Iterator[Output]:
         try:
             text = msgspec.json.decode(event.data, type=_Frame).frame
-            frame = base64.b64decode(text, validate=True)
-            pieces, self._reader = self._current_reader().read(frame)
-        except OrderError:
-            self._tell_gap()
-            try:
-                pieces, self._reader = self._new_reader().read(frame)
-            except ProtocolError as error:
-                self._core.on_warning(f"live output was refused: {error.message}")
-                return
-        except ProtocolError as error:
-            self._core.on_warning(f"live output was refused: {error.message}")
-            return
-        except (msgspec.MsgspecError, binascii.Error, RecursionError):
-            self._core.on_warning("live output was refused: it is not what a relay sends")
+            pieces = self._read(base64.b64decode(text, validate=True))
+        except (ProtocolError, msgspec.MsgspecError, binascii.Error, RecursionError) as error:
+            self._core.on_warning(f"live output was refused: {error}")
             return
         for piece in pieces:
             yield Output("stdout" if piece.stream == STDOUT else "stderr", piece.data)
 
-    def _current_reader(self) -> LiveReader:
-        return self._reader or self._new_reader()
+    def _read(self, frame: bytes) -> list[Piece]:
+        """The pieces of the next segment; after a gap reading starts anew. Raises ProtocolError."""
+        reader = self._reader or self._new_reader()
+        try:
+            pieces, self._reader = reader.read(frame)
+        except OrderError:
+            pieces, self._reader = self._new_reader().read(frame)
+            self._tell_gap()
+        return pieces
 
     def _new_reader(self) -> LiveReader:
         """A reader of the runner's segments; which runner is the job's or the relay's word.
@@ -156,7 +152,7 @@ class Follower:
         if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
             self._core.timeline.sync(STANDING_KINDS)
             if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
-                raise OrderError("it is by a runner that the owner did not approve")
+                raise PolicyError("it is by a runner that the owner did not approve")
         return LiveReader(
             session_key=self._core.membership.invite.session_key,
             session_id=self._core.manifest.session_id,

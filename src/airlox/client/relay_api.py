@@ -137,9 +137,7 @@ class RelayApi:
         self.session_id = session_id
         self.token = token
         self._transport = transport
-        self._on_warning = on_warning
-        self._clock = clock
-        self._clock_checked = False
+        self._clock = _ClockCheck(clock, on_warning)
         self._closed = threading.Event()
         self._until = Deadline.after(None)
 
@@ -261,7 +259,7 @@ class RelayApi:
             headers[wire.Headers.LAST_EVENT_ID] = str(last_event_id)
         line = self._transport.open(path, deadline=deadline, headers=headers, started=started)
         if line.status < 300:
-            self._check_clock(line.date)
+            self._clock.see(line.date)
             return line
         answer = Answer(line.status, line.date, None, line.read_all(SMALL_BYTES, deadline))
         raise self.end_of_session(self._refusal(answer))
@@ -397,7 +395,7 @@ class RelayApi:
                     repeatable=True,
                 )
             except (ConnectionLost, RelayError) as error:
-                later = not isinstance(error, RelayError) or error.status in _WAIT_AND_RETRY
+                later = _may_help_later(error)
                 wait_s = RETRY_WAIT_S * 2**tries
                 if not later or tries == RETRIES - 1 or deadline.cap_s(wait_s) < wait_s:
                     raise
@@ -426,7 +424,7 @@ class RelayApi:
             headers={**(self._auth() if auth else {}), **(headers or {})},
             repeatable=repeatable,
         )
-        self._check_clock(answer.date)
+        self._clock.see(answer.date)
         if answer.status >= 300:
             raise self._refusal(answer)
         return answer
@@ -466,15 +464,24 @@ class RelayApi:
             hint="check that the link names an Airlox relay",
         )
 
-    def _check_clock(self, date: str | None) -> None:
-        """Item times must fall into the session's window, so a wrong clock is worth a word."""
-        if self._clock_checked or date is None:
+
+class _ClockCheck:
+    """Compares the local clock with the relay's Date once: item times must fall into the
+    session's window, so a wrong clock is worth a word."""
+
+    def __init__(self, clock: Callable[[], float], on_warning: WarningSink) -> None:
+        self._clock = clock
+        self._on_warning = on_warning
+        self._done = False
+
+    def see(self, date: str | None) -> None:
+        if self._done or date is None:
             return
         try:
             relay_s = parsedate_to_datetime(date).timestamp()
         except (ValueError, TypeError, OverflowError):
             return
-        self._clock_checked = True
+        self._done = True
         off_s = self._clock() - relay_s
         if abs(off_s) > CLOCK_SLACK_S:
             way = "ahead of" if off_s > 0 else "behind"
@@ -499,6 +506,13 @@ def parse_event(raw: msgspec.Raw | bytes) -> Event | None:
         numbered = _lenient(raw, _Numbered)
         event = Event(numbered.seq, "malformed", {}) if numbered is not None else None
     return event if event is not None and event.seq >= 0 else None
+
+
+def _may_help_later(error: ConnectionLost | RelayError) -> bool:
+    """Whether the same call may succeed in a moment."""
+    if isinstance(error, RelayError):
+        return error.status in _WAIT_AND_RETRY
+    return error.code not in ("tls", "closed")
 
 
 def _lenient(raw: msgspec.Raw | bytes, type_: type[T]) -> T | None:

@@ -1,0 +1,129 @@
+"""Live output in a reader's hands: forged, repeated, missing and garbled segments."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airlox.client.deadline import Deadline
+from airlox.client.follow import Follower, Output
+from airlox.protocol.item import ItemRef
+from airlox.protocol.keys import Role
+from airlox.protocol.live import LiveWriter, Piece
+from airlox.protocol.sse import SseEvent
+from support.world import Person, World
+
+
+class Desk:
+    """A follower of one job, with a writer as its runner has it."""
+
+    def __init__(self) -> None:
+        self.world = World(full=True)
+        self.runner = self.world.person(Role.RUNNER, "box")
+        self.ref = ItemRef(blob_sha256="A" * 43, id="A" * 22)
+        self.approved = True
+        self.warnings: list[str] = []
+        keys = self.world.keys
+        core: Any = SimpleNamespace(
+            api=None,
+            manifest=self.world.manifest,
+            membership=SimpleNamespace(invite=SimpleNamespace(session_key=keys.session_key)),
+            timeline=SimpleNamespace(read=lambda ask: self.approved, sync=lambda kinds: None),
+            on_warning=self.warnings.append,
+        )
+        job: Any = SimpleNamespace(
+            id=self.ref.id, ref=self.ref, runner=self.runner.public, closed=False, upload=None
+        )
+        self.follower = Follower(core, job, Deadline.after(5))
+
+    def writer(self, person: Person | None = None) -> LiveWriter:
+        return LiveWriter(
+            (person or self.runner).key,
+            self.world.keys.session_key,
+            self.world.keys.session_id,
+            self.ref,
+            os.urandom(16),
+        )
+
+    def read(self, frame: bytes) -> list[Output]:
+        text = json.dumps({"frame": base64.b64encode(frame).decode()})
+        return self.feed(text)
+
+    def feed(self, data: str) -> list[Output]:
+        return list(self.follower._segment(SseEvent(None, "segment", data)))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def segments(writer: LiveWriter, count: int) -> list[bytes]:
+    frames = []
+    for number in range(count):
+        frame, writer = writer.write([Piece(1 + number % 2, f"{number}\n".encode())])
+        frames.append(frame)
+    return frames
+
+
+def test_pieces_in_order_each_once(desk: Desk) -> None:
+    first, second, third = segments(desk.writer(), 3)
+    got = [desk.read(frame) for frame in (first, first, second, first, third)]
+    out, err = Output("stdout", b"0\n"), Output("stderr", b"1\n")
+    assert got == [[out], [], [err], [], [Output("stdout", b"2\n")]]
+    assert desk.warnings == []
+
+
+def test_after_a_broken_line_it_goes_on_at_the_byte(desk: Desk) -> None:
+    assert desk.follower._path().endswith("/stream")
+    desk.read(segments(desk.writer(), 1)[0])
+    assert desk.follower._path().endswith("/stream?from=2")
+
+
+def test_a_gap_is_told_and_what_follows_is_read(desk: Desk) -> None:
+    first, _, third, fourth = segments(desk.writer(), 4)
+    assert desk.read(first) == [Output("stdout", b"0\n")]
+    assert desk.read(third) == [Output("stdout", b"2\n")]
+    assert desk.read(fourth) == [Output("stderr", b"3\n")]
+    assert len(desk.warnings) == 1
+    assert "missed" in desk.warnings[0]
+
+
+def test_a_later_start_is_no_gap(desk: Desk) -> None:
+    assert desk.read(segments(desk.writer(), 3)[2]) == [Output("stdout", b"2\n")]
+    assert desk.warnings == []
+
+
+def test_segments_by_others_are_refused(desk: Desk) -> None:
+    other = desk.world.person(Role.RUNNER, "other")
+    sender = desk.world.person(Role.SENDER)
+    for person in (other, sender):
+        assert desk.read(segments(desk.writer(person), 1)[0]) == []
+    assert len(desk.warnings) == 2
+    assert desk.read(segments(desk.writer(), 1)[0]) != []
+
+
+def test_a_runner_that_is_not_approved_is_not_heard(desk: Desk) -> None:
+    desk.approved = False
+    assert desk.read(segments(desk.writer(), 1)[0]) == []
+    assert "not approve" in desk.warnings[0]
+
+
+def test_any_changed_byte_is_refused(desk: Desk) -> None:
+    [frame] = segments(desk.writer(), 1)
+    for at in range(4, len(frame), 7):
+        changed = frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
+        assert desk.read(changed) == []
+    assert desk.read(frame) == [Output("stdout", b"0\n")]
+
+
+@pytest.mark.parametrize("data", ["", "{}", '{"frame":5}', '{"frame":"*"}', "[" * 99_999, "null"])
+def test_nonsense_stops_nothing(desk: Desk, data: str) -> None:
+    assert desk.feed(data) == []
+    assert len(desk.warnings) == 1
+    assert desk.read(segments(desk.writer(), 1)[0]) != []
