@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import shutil
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
+from airlox.relay.store import journal
 from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
 from airlox.relay.store.framing import Append, frame, read_frames
@@ -303,6 +305,48 @@ async def test_more_than_may_wait_is_refused_as_busy(folder: Path) -> None:
         assert refused
         assert {r.code for r in refused} == {"busy"}
         assert len(await store.read(SID)) == results.count(None)
+
+
+# ── a disk that fails ────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_sync_that_fails_refuses_what_it_was_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"before"])
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_sync_data", fail)
+            with pytest.raises(StorageError) as caught:
+                await store.append(SID, [b"refused"], ("blob", b"refused"))
+            assert caught.value.code == "storage"
+        await store.append(SID, [b"after"])
+        assert await store.read(SID) == [b"before", b"after"]
+        crashed = crash_copy(folder)
+    for copy in (folder, crashed):
+        async with running(disk(copy)) as store:
+            assert await store.read(SID) == [b"before", b"after"]
+            with pytest.raises(StorageError):
+                await store.open_blob(SID, "blob")
+
+
+async def test_what_cannot_be_taken_back_stops_all_writing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"before"])
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_sync_data", fail)
+            patch.setattr(journal.os, "ftruncate", fail)
+            with pytest.raises(StorageError):
+                await store.append(SID, [b"refused"])
+        with pytest.raises(StorageError):
+            await store.append(SID, [b"not any more"])
+        assert await store.read(SID) == [b"before"]
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EIO, "the disk failed")
 
 
 # ── a full disk ──────────────────────────────────────────────────────────────────────────────

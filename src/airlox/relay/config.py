@@ -75,7 +75,7 @@ class Config:
     creates_per_minute: int = _count(60, 0, 1_000_000, "new sessions per address; 0 is no limit")
     joins_per_minute: int = _count(240, 0, 1_000_000, "joins per session; 0 is no limit")
     posts_per_second: int = _count(
-        2_000, 0, 1_000_000, "posts per participant, in bursts of twice as many; 0 is no limit"
+        5_000, 0, 1_000_000, "posts per participant, in bursts of twice as many; 0 is no limit"
     )
     max_wants: int = _count(100, 1, 10_000, "blobs one participant may be waiting for")
     want_s: int = _count(600, 1, 86_400, "how long a request for an evicted blob stands")
