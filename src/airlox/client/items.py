@@ -9,7 +9,7 @@ from typing import Final, Self
 from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.timeline import ALL_KINDS
-from airlox.errors import SessionClosed
+from airlox.errors import ConnectionLost, SessionClosed
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.view import Item, ItemStatus, SessionView
 from airlox.protocol.wire import EventKind
@@ -77,9 +77,13 @@ class ItemStream:
     def _catch_up(self) -> None:
         """What happened before the stream is open, in one go."""
         api = self._core.within(self._deadline)
-        self._timeline.sync(ALL_KINDS, api=api)
-        if self._timeline.ended is None:
-            self._timeline.want_missing(api)
+        try:
+            self._timeline.sync(ALL_KINDS, api=api)
+            if self._timeline.ended is None:
+                self._timeline.want_missing(api)
+        except ConnectionLost:
+            if not self._deadline.passed:  # else the stream is simply over
+                raise
         records = self._timeline.records()
         self._waiting = [r.envelope.id for r in records if r.seq > self._after and r.envelope]
 
