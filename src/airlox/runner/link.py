@@ -139,9 +139,11 @@ class Link:
             self._tidied.add(envelope.id)
 
     def _is_settled(self, envelope: Envelope) -> bool:
-        """Whether it is clear that this runner will not be told to run it."""
+        """Whether this runner will not have to fetch it any more."""
         kind = envelope.header.kind
         if kind is Kind.JOB:
+            if self.was_run(envelope.id):
+                return True
             word = self.timeline.read(lambda view: view.relay_jobs.get(envelope.id))
             return word is not None and word.runner not in (None, self.public)
         return kind in (Kind.TEXT, Kind.RESULT, Kind.FILE)
@@ -237,8 +239,6 @@ class Link:
                 return None
         if envelope.header.kind is Kind.FILE:
             blobs.keep(envelope, blob, self.api)
-        else:
-            blobs.acknowledge(envelope.id, self.api)
         return blob
 
     def _open(self, record: Record, blob: bytes) -> tuple[Meta, bytes]:

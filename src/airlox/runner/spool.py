@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from airlox import safefs
-from airlox.errors import ConnectionLost, RelayError, SessionClosed, StorageError
+from airlox.errors import AirloxError, ConnectionLost, RelayError, SessionClosed, StorageError
 from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.item import ItemRef, SealedItem
@@ -120,8 +120,7 @@ class Spool:
         self.end(parcel.job)
         return True
 
-    @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         with self._lock:
             return not self._in_memory and not self._parcels()
 
@@ -243,7 +242,7 @@ def _read_started(path: Path) -> Started | None:
         parse_item_id(path.name)
         data = safefs.read_bounded(path, STARTED_BYTES)
         return msgspec.json.decode(data, type=Started)
-    except (StorageError, ValueError, msgspec.MsgspecError):
+    except (AirloxError, msgspec.MsgspecError):
         return None
 
 

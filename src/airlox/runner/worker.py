@@ -516,9 +516,9 @@ class _Worker:
             return
         self._to_post.set()
         deadline = self._loop.time() + DRAIN_POSTS_S
-        while not self._spool.empty and self._loop.time() < deadline:
+        while not self._spool.is_empty() and self._loop.time() < deadline:
             await asyncio.sleep(0.05)
-        if not self._spool.empty:
+        if not self._spool.is_empty():
             self._say(Note("warning", "results wait on the disk for the next start"))
 
     async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:

@@ -1,0 +1,112 @@
+"""What a runner says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET
+
+from airlox.errors import UsageError, ValidationError
+from airlox.protocol.cert import SandboxName
+from airlox.protocol.manifest import JobKind
+from airlox.runner import facts
+from airlox.runner.options import RunnerOptions
+from airlox.runner.packages import Interpreter
+from airlox.sandbox.base import Layer, Limits, Mount, Network, Report
+
+REPORT = Report(
+    "local",
+    "own",
+    (
+        Layer("landlock", True, "ABI 7"),
+        Layer("cgroup", True, "version 2: memory and processes"),
+        Layer("seccomp", False, "version 1"),
+        Layer("uid", True, "jobs run as uid 61184"),
+        Layer("watcher", True),
+    ),
+    usable=True,
+)
+
+
+def options(**given: object) -> RunnerOptions:
+    fields = {"name": "box", "cache_root": Path("/home/ann/.cache/airlox"), "host": "lab"}
+    return RunnerOptions(**(fields | {"path": "/usr/bin"} | given))  # type: ignore[arg-type]
+
+
+def test_layers_have_their_version_where_that_says_something() -> None:
+    assert facts.layers(REPORT) == {
+        "landlock": 7,
+        "cgroup": 2,
+        "seccomp": 0,
+        "uid": 1,
+        "watcher": 1,
+    }
+
+
+def test_env_names_the_interpreter_and_no_path() -> None:
+    place = Path("/home/ann/.cache/airlox/runtimes/x")
+    python = Interpreter(
+        place / "bin/python", "3.12.1", "uv-runtime", (Mount(place, str(place)),), {"six": "1.2"}
+    )
+    env = facts.env(REPORT, options(), network=False, interpreter=python)
+    assert (env.python, env.interpreter, env.packages) == ("3.12.1", "uv-runtime", {"six": "1.2"})
+    assert "ann" not in repr(env)
+
+
+def test_the_process_sandbox_says_that_its_network_is_open() -> None:
+    chosen = options(sandbox="process")
+    assert facts.env(REPORT, chosen, network=False, interpreter=None).network == "open"
+    assert facts.network_of(chosen, session_allows=False) is Network.ON
+    assert facts.runner_info(chosen).network_unblocked
+    assert facts.runner_info(chosen).sandbox is SandboxName.PROCESS
+
+
+def test_the_operator_can_take_the_network_away() -> None:
+    assert facts.network_of(options(), session_allows=True) is Network.ON
+    assert facts.network_of(options(no_network=True), session_allows=True) is Network.OFF
+    assert facts.network_of(options(), session_allows=False) is Network.OFF
+
+
+def test_the_note_says_what_is_offered() -> None:
+    note = facts.runner_info_note(
+        options(memory_mb=512),
+        REPORT,
+        kinds=(JobKind.SHELL,),
+        slots=2,
+        network=True,
+        python=None,
+    )
+    assert (note.kinds, note.slots, note.network, note.memory_mb) == (("shell",), 2, "on", 512)
+
+
+def test_limits_as_they_were_applied() -> None:
+    applied = facts.applied_limits(Limits(timeout_s=5, memory_bytes=None, processes=7))
+    assert (applied.timeout_s, applied.processes) == (5, 7)
+    assert applied.memory_bytes is UNSET
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"concurrency": 0},
+        {"concurrency": 65},
+        {"memory_mb": 31},
+        {"labels": tuple("abcdefghijklmnopq")},
+        {"sandbox": "process", "no_network": True},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        options(**given)
+
+
+@pytest.mark.parametrize("given", [{"name": "Box"}, {"labels": ("",)}, {"description": " "}])
+def test_names_that_the_wire_does_not_take_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        options(**given)
+
+
+def test_the_work_root_is_where_jobs_write() -> None:
+    assert options().jobs_root == Path("/home/ann/.cache/airlox/runner")
+    assert options(work_root=Path("/srv/jobs")).jobs_root == Path("/srv/jobs")

@@ -1,0 +1,191 @@
+"""Workspaces: one per sender, one job at a time, repaired, evicted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from airlox.errors import JobRefused
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.runner.slots import Running
+from airlox.runner.workspace import Places, Workspaces
+from airlox.sandbox.sweep import lock_state
+
+ANN, BOB = PublicKey("ann"), PublicKey("bob")
+DAY_S = 24 * 3600
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def spaces(folder: Path) -> Iterator[Workspaces]:
+    with lock_state(folder) as state:
+        yield Workspaces(state, folder, None, quota_bytes=1 << 20, days=30)
+
+
+def used(
+    spaces: Workspaces, sender: PublicKey, job: str = "j", *, kept: bool = True, fresh: bool = False
+) -> Places:
+    """The places of a job that wrote a file into its work and home folders."""
+
+    async def run() -> Places:
+        running = Running(ItemId(job))
+        async with spaces.for_job(running, sender, kept=kept, fresh=fresh) as places:
+            (places.work / job).write_text(job)
+            (places.home / job).write_text(job)
+            if places.tree_state is not None:
+                places.tree_state.write_bytes(b"state")
+        return places
+
+    return asyncio.run(run())
+
+
+def test_a_workspace_stays_and_the_out_folder_goes(spaces: Workspaces) -> None:
+    first = used(spaces, ANN, "one")
+    second = used(spaces, ANN, "two")
+    assert first.work == second.work
+    assert {path.name for path in second.work.iterdir()} == {"one", "two"}
+    assert {path.name for path in second.home.iterdir()} == {"one", "two"}
+    assert not second.out.exists()
+    assert not second.job.exists()
+
+
+def test_each_sender_has_its_own(spaces: Workspaces) -> None:
+    ann, bob = used(spaces, ANN), used(spaces, BOB)
+    assert ann.work != bob.work
+    assert "ann" not in str(ann.work)
+
+
+def test_folders_are_private(spaces: Workspaces) -> None:
+    places = used(spaces, ANN)
+    for path in (places.work, places.home, places.work.parent):
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_job_without_a_tree_leaves_nothing(spaces: Workspaces, folder: Path) -> None:
+    places = used(spaces, ANN, kept=False)
+    assert places.tree_state is None
+    assert list((folder / "run").iterdir()) == []
+    assert list((folder / "workspaces").iterdir()) == []
+
+
+def test_fresh_starts_over(spaces: Workspaces) -> None:
+    used(spaces, ANN, "one")
+    places = used(spaces, ANN, "two", fresh=True)
+    assert {path.name for path in places.work.iterdir()} == {"two"}
+    assert {path.name for path in places.home.iterdir()} == {"two"}
+
+
+def test_a_work_folder_of_unknown_origin_is_emptied(spaces: Workspaces) -> None:
+    places = used(spaces, ANN, "one")
+    assert places.tree_state is not None
+    places.tree_state.unlink()
+    assert {path.name for path in used(spaces, ANN, "two").work.iterdir()} == {"two"}
+
+
+def test_what_a_job_did_to_its_folders_is_repaired(spaces: Workspaces, tmp_path: Path) -> None:
+    places = used(spaces, ANN)
+    places.work.chmod(0)
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    places.home.rename(places.home.with_name("gone"))
+    places.home.symlink_to(target)
+    again = used(spaces, ANN, "two")
+    assert (again.work / "two").exists()
+    assert not again.home.is_symlink()
+    assert list(target.iterdir()) == []
+
+
+def test_a_second_job_waits_for_the_first(spaces: Workspaces) -> None:
+    async def story() -> list[str]:
+        order: list[str] = []
+        inside = asyncio.Event()
+        leave = asyncio.Event()
+
+        async def first() -> None:
+            async with spaces.for_job(Running(ItemId("a")), ANN, kept=True, fresh=False):
+                inside.set()
+                await leave.wait()
+                order.append("first")
+
+        async def second() -> None:
+            await inside.wait()
+            leave.set()
+            async with spaces.for_job(Running(ItemId("b")), ANN, kept=True, fresh=False):
+                order.append("second")
+
+        await asyncio.wait_for(asyncio.gather(first(), second()), 20)
+        return order
+
+    assert asyncio.run(story()) == ["first", "second"]
+
+
+def test_a_waiting_job_can_be_cancelled(spaces: Workspaces) -> None:
+    async def story() -> None:
+        async with spaces.for_job(Running(ItemId("a")), ANN, kept=True, fresh=False):
+            waiting = Running(ItemId("b"))
+            waiting.cancel("asked")
+            with pytest.raises(JobRefused, match="asked"):
+                async with spaces.for_job(waiting, ANN, kept=True, fresh=False):
+                    pass
+
+    asyncio.run(story())
+
+
+class TestEviction:
+    def note(self, places: Places, *, days_ago: float, size: int) -> None:
+        used = {"at_s": time.time() - days_ago * DAY_S, "size_bytes": size}
+        (places.work.parent / "used").write_bytes(msgspec.json.encode(used))
+
+    def test_old_ones_go(self, spaces: Workspaces) -> None:
+        ann, bob = used(spaces, ANN), used(spaces, BOB)
+        self.note(ann, days_ago=31, size=1)
+        self.note(bob, days_ago=29, size=1)
+        assert spaces.evict() == [ann.work.parent]
+        assert bob.work.exists()
+
+    def test_the_longest_unused_go_when_there_is_too_much(self, spaces: Workspaces) -> None:
+        ann, bob = used(spaces, ANN), used(spaces, BOB)
+        self.note(ann, days_ago=2, size=800_000)
+        self.note(bob, days_ago=3, size=800_000)
+        assert spaces.evict() == [bob.work.parent]
+
+    def test_one_in_use_stays(self, spaces: Workspaces) -> None:
+        ann = used(spaces, ANN)
+        self.note(ann, days_ago=31, size=1)
+
+        async def story() -> list[Path]:
+            async with spaces.for_job(Running(ItemId("a")), ANN, kept=True, fresh=False):
+                self.note(ann, days_ago=31, size=1)
+                return spaces.evict()
+
+        assert asyncio.run(story()) == []
+        assert ann.work.exists()
+
+    def test_the_size_is_measured_though_a_job_nests_and_locks_folders(
+        self, spaces: Workspaces
+    ) -> None:
+        async def story() -> Places:
+            running = Running(ItemId("a"))
+            async with spaces.for_job(running, ANN, kept=True, fresh=False) as places:
+                (places.work / "big").write_bytes(b"x" * 100_000)
+                deep = places.work
+                for _ in range(50):
+                    deep = deep / "d"
+                    deep.mkdir()
+                (places.work / "locked").mkdir(0)
+                os.symlink("/", places.work / "link")
+            return places
+
+        places = asyncio.run(story())
+        noted = msgspec.json.decode((places.work.parent / "used").read_bytes())
+        assert 100_000 <= noted["size_bytes"] < 1_000_000
