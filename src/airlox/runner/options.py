@@ -72,3 +72,10 @@ class RunnerOptions:
     def jobs_root(self) -> Path:
         """Where folders that jobs can write to are made."""
         return self.work_root if self.work_root is not None else self.cache_root / "runner"
+
+    @property
+    def toolchain_roots(self) -> tuple[Path, ...]:
+        """Folders below which interpreters and tools of jobs may lie."""
+        searched = tuple(Path(folder) for folder in self.path.split(":") if folder.startswith("/"))
+        named = () if self.python is None else (self.python,)
+        return (*self.toolchains, *named, self.cache_root, *searched)

@@ -180,6 +180,7 @@ class _Start:
                 require_layers=options.require_layers,
                 builder=options.builder,
                 gpus=options.gpus,
+                toolchain_roots=options.toolchain_roots,
             ),
         )
         report = sandbox.probe()

@@ -174,7 +174,7 @@ class LocalSandbox:
                     os.chown(place, self._user.uid, self._user.gid)
             limits = Limits(timeout_s=_TRIAL_WITHIN_S, memory_bytes=None)
             work, out, home = places
-            plan = Plan((), (), "/work", work, out, home, limits)
+            plan = Plan((), (), self._layout.work, work, out, home, limits)
             with open(os.devnull, "wb") as null:
                 launched = self._launch(plan, null.fileno(), null.fileno(), None)
             with launched:
