@@ -21,7 +21,20 @@ import ed25519_odd as odd
 import msgspec
 
 from airlox import errors
-from airlox.protocol import canonical, cert, item, job, keys, live, manifest, pack, payload
+from airlox.protocol import (
+    aead,
+    canonical,
+    cert,
+    invite,
+    item,
+    job,
+    keys,
+    live,
+    manifest,
+    pack,
+    payload,
+)
+from airlox.protocol.digest import NOTHING_HEX
 from airlox.protocol.encoding import ItemId, b64u_encode
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -132,8 +145,8 @@ def sealed(
     )
 
 
-def framed(document: bytes) -> bytes:
-    return len(document).to_bytes(4, "big") + document
+def framed(document: bytes, body: bytes = b"") -> bytes:
+    return len(document).to_bytes(4, "big") + document + body
 
 
 def open_case(
@@ -143,11 +156,12 @@ def open_case(
     subkind: str | None,
     meta: Any,
     terms: str = FULL,
+    body: bytes = b"",
 ) -> Case:
     """An `open_checked` case; its verdict is the core's own, pinned by the committed file."""
     key = RUNNER if role is keys.Role.RUNNER else SENDER
     document = meta if isinstance(meta, bytes) else canonical.encode(meta)
-    post = sealed(key, kind, subkind, framed(document), 4)
+    post = sealed(key, kind, subkind, framed(document, body), 4)
     inputs = {
         "signed_manifest": terms,
         "session_key": KEYS.session_key.hex(),
@@ -193,21 +207,22 @@ PYTHON = job.PythonJob(
     tree=job.TreeRef(digest=TREE, files=1, size=2),
 )
 LEFT_OUT = job.LeftOut(path="out/link", reason="symbolic link")
+ENV = job.Env(
+    airlox="0.2.0",
+    builder="own",
+    image="sha256:" + "0" * 64,
+    interpreter="uv-runtime",
+    layers={"cgroup": 1, "landlock": 7, "seccomp": 1},
+    network="off",
+    packages={"numpy": "2.1.0", "pandas": "2.2.3"},
+    platform="linux-x86_64",
+    python="3.12.1",
+    sandbox="local",
+)
 RESULT = job.Result(
     cause=job.Cause(kind=job.CauseKind.EXIT),
     code_sha256=job.code_sha256(SHELL),
-    env=job.Env(
-        airlox="0.2.0",
-        builder="own",
-        image="sha256:" + "0" * 64,
-        interpreter="uv-runtime",
-        layers={"cgroup": 1, "landlock": 7, "seccomp": 1},
-        network="off",
-        packages={"numpy": "2.1.0", "pandas": "2.2.3"},
-        platform="linux-x86_64",
-        python="3.12.1",
-        sandbox="local",
-    ),
+    env=ENV,
     exit_code=1,
     input_sha256=hashlib.sha256(b"").hexdigest(),
     job=JOB_REF,
@@ -264,6 +279,9 @@ def manifest_cases() -> list[Case]:
     def limit(**changes: Any) -> str:
         return resigned(FULL, lambda body: body["job_limits"].update(changes))
 
+    def teleporting(body: dict[str, Any]) -> None:
+        body["features"] = ["live", "teleport"]
+
     return [
         check("full", FULL),
         check("live-only", full_manifest((manifest.Feature.LIVE,), packages=("pandas",))),
@@ -293,7 +311,12 @@ def manifest_cases() -> list[Case]:
         check("pin-malformed", limit(packages=["numpy>=x"])),
         check("pin-exact", limit(packages=["cugrid==0.1.0"])),
         check("pin-long", limit(packages=["numpy==" + "1" * 200])),
+        check("pin-not-ascii", limit(packages=["numpy===\u0661"])),
+        check("pin-repeated", limit(packages=["numpy<3,<3"])),
         check("pin-without-feature", change(features=["live", "trees"])),
+        check("unknown-feature-with-a-field", change(features=["live", "teleport"], gate=1)),
+        check("unknown-feature-with-a-kind", resigned(limit(kinds=["beam"]), teleporting)),
+        check("unknown-field", change(gate=1)),
         check("features-in-relay", change(mode="relay", job_limits=None)),
     ]
 
@@ -371,6 +394,13 @@ def job_cases() -> list[Case]:
             "bind-other-inputs", SHELL, msgspec.structs.replace(RESULT, input_sha256="0" * 64)
         ),
         bind_case("bind-refused-unread", SHELL, refused_unread()),
+        bind_case("bind-lost-before-inputs", SHELL, lost(), inputs="1" * 64),
+        bind_case("bind-completed-without-inputs", SHELL, RESULT, inputs="1" * 64),
+        bind_case("bind-lost-other-tree", SHELL, lost(tree=JOB_REF.blob_sha256)),
+        bind_case("bind-lost-tree", SHELL, lost(tree=TREE)),
+        bind_case(
+            "bind-tree-of-a-job-without", msgspec.structs.replace(SHELL, **plain), lost(tree=TREE)
+        ),
     ]
 
 
@@ -386,13 +416,28 @@ def refused_unread() -> job.Result:
     )
 
 
-def bind_case(name: str, request: job.Job, result: job.Result) -> Case:
-    inputs = {
+def lost(**changes: Any) -> job.Result:
+    """A job that ended before its inputs and tree were in place."""
+    values: dict[str, Any] = {
+        "cause": job.Cause(kind=job.CauseKind.RUNNER_LOST),
+        "exit_code": None,
+        "input_sha256": NOTHING_HEX,
+        "reason": "the runner stopped",
+        "status": job.Status.FAILED,
+        "tree": msgspec.UNSET,
+    }
+    return msgspec.structs.replace(RESULT, **(values | changes))
+
+
+def bind_case(
+    name: str, request: job.Job, result: job.Result, *, inputs: str = NOTHING_HEX
+) -> Case:
+    given = {
         "job_meta": canonical.encode(request).decode(),
         "result_meta": canonical.encode(result).decode(),
-        "input_sha256": hashlib.sha256(b"").hexdigest(),
+        "input_sha256": inputs,
     }
-    return verdict(name, "bind_result", inputs)
+    return verdict(name, "bind_result", given)
 
 
 def result_cases() -> list[Case]:
@@ -437,6 +482,26 @@ def result_cases() -> list[Case]:
                 sandbox="process",
             ),
         ),
+        check(
+            "allow-list",
+            env=msgspec.structs.replace(
+                ENV, network="allow_list", hosts=("*.example.org", "pypi.org:443"), gpus=2
+            ),
+        ),
+        raw("hosts-without-allow-list", lambda v: v["env"].update(hosts=["pypi.org"])),
+        raw("allow-list-without-hosts", lambda v: v["env"].update(network="allow_list")),
+        raw(
+            "hosts-unsorted",
+            lambda v: v["env"].update(network="allow_list", hosts=["b.org", "a.org"]),
+        ),
+        raw(
+            "hosts-malformed",
+            lambda v: v["env"].update(network="allow_list", hosts=["a b"]),
+        ),
+        check("oom-kills", peak=job.Peak(memory_bytes=1, source="cgroup", oom_kills=3)),
+        check("cut", stdout_truncated=True, stdout_bytes=5_000_000),
+        check("total-of-what-was-not-cut", stderr_bytes=7),
+        raw("left-out-too-long", lambda v: v["left_out"][0].update(path="x" * 4097)),
         check("without-env", env=unset),
         check("without-cause", cause=unset),
         check("without-live", live=unset),
@@ -475,6 +540,8 @@ def info_cases() -> list[Case]:
         raw("info-no-kinds", lambda v: v.update(kinds=[])),
         raw("info-no-slots", lambda v: v.update(slots=0)),
         raw("info-unknown-field", lambda v: v.update(cpu="x")),
+        raw("info-hosts", lambda v: v.update(network="allow_list", hosts=["pypi.org"])),
+        raw("info-hosts-missing", lambda v: v.update(network="allow_list")),
         raw("info-escape", lambda v: v.update(sandbox="\x1b[2J")),
     ]
 
@@ -535,6 +602,7 @@ def live_cases() -> list[Case]:
         read("all", frames),
         read("late-start", frames[1:]),
         read("repeated", [frames[0], frames[0], frames[1]]),
+        read("other-nonce", [renonced(frames[0])]),
         read("gap", [frames[0], frames[2]]),
         read("old-after-new", [frames[0], frames[1], frames[0], frames[2]]),
         read("flipped-end", [flipped(frames[0], len(frames[0]) - 1)]),
@@ -545,6 +613,25 @@ def live_cases() -> list[Case]:
         read("other-key", frames, session_key=(bytes([6]) * 32).hex()),
         read("other-session", frames, session_id="ax_" + "a" * 26),
     ]
+
+
+def renonced(frame: bytes) -> bytes:
+    """The first segment under another nonce, signed again by its runner."""
+    document, blob = item.parse_frame(frame)
+    value = json.loads(document)
+    header = canonical.encode(value["segment"])
+    secret = keys.live_key(
+        KEYS.session_key,
+        KEYS.session_id,
+        job=JOB_ID,
+        job_blob=bytes([2]) * 32,
+        runner=RUNNER.public,
+        random=bytes([5]) * live.RANDOM_BYTES,
+    )
+    plain = aead.open_sealed(secret, blob, header, "segment")
+    blob = aead.seal(secret, NONCE, plain, header)
+    value["sig"] = RUNNER.sign("live", header + hashlib.sha256(blob).digest())
+    return item.encode_frame(canonical.encode(value).decode(), blob)
 
 
 def pack_cases() -> list[Case]:
@@ -580,12 +667,113 @@ def pack_cases() -> list[Case]:
     return [
         opened("good", sealed_pack),
         opened("other-number", sealed_pack, number=8),
+        opened("number-too-large", sealed_pack, number=1 << 32),
+        opened("number-negative", sealed_pack, number=-1),
         opened("other-job", sealed_pack, job=b64u_encode(bytes([8]) * 16)),
         opened("flipped", sealed_pack[:-1] + bytes([sealed_pack[-1] ^ 1])),
         opened("short", sealed_pack[:20]),
         lacking("good", sealed_lack),
         lacking("other-runner", sealed_lack, SENDER.public),
         lacking("flipped", sealed_lack[:-1] + bytes([sealed_lack[-1] ^ 1])),
+    ]
+
+
+# ── what 0.1.0 does beyond the given vectors; each verdict was asked of its core ─────────────
+
+
+RELAY = manifest.build_manifest(
+    OWNER_SEED, mode=manifest.Mode.RELAY, created_at_ms=T0, ttl_ms=3_600_000
+)
+KERAS = manifest.build_manifest(
+    OWNER_SEED,
+    mode=manifest.Mode.EXECUTE,
+    created_at_ms=T0,
+    ttl_ms=3_600_000,
+    max_item_bytes=1_000_000,
+    job_limits=limits(kinds=msgspec.UNSET, packages=("keras",)),
+)
+
+
+def floor_cases() -> list[Case]:
+    return [*floor_file_cases(), *floor_job_cases(), *floor_reason_cases(), *floor_link_cases()]
+
+
+def floor_file_cases() -> list[Case]:
+    def file(name: str, subkind: str, file_name: str, body: bytes, **options: Any) -> Case:
+        mime = {"py": "text/x-python", "md": "text/markdown"}[subkind]
+        meta = payload.File(mime=mime, name=file_name)
+        role = options.pop("role", keys.Role.SENDER)
+        terms = options.pop("terms", KERAS)
+        return open_case(f"file-{name}", role, item.Kind.FILE, subkind, meta, terms, body)
+
+    return [
+        file("py-nul", "py", "a.py", b"a\0b"),
+        file("md-nul", "md", "a.md", b"a\0b"),
+        file("md-controls", "md", "a.md", b"\x01\x1b\x7f"),
+        file("extension-kelvin", "md", "a.mar\u212adown", b"x"),
+        file("extension-upper", "md", "a.MARKDOWN", b"x"),
+        file("by-runner", "py", "a.py", b"", role=keys.Role.RUNNER),
+        file("by-runner-in-relay", "py", "a.py", b"", role=keys.Role.RUNNER, terms=RELAY),
+        file("by-owner-in-relay", "py", "a.py", b"", role=keys.Role.OWNER, terms=RELAY),
+    ]
+
+
+def floor_job_cases() -> list[Case]:
+    plain = msgspec.structs.replace(PYTHON, tree=msgspec.UNSET, requirements=())
+
+    def ask(name: str, **changes: Any) -> Case:
+        meta = msgspec.structs.replace(plain, **changes)
+        return open_case(f"job-{name}", keys.Role.SENDER, item.Kind.JOB, "py", meta, KERAS)
+
+    return [
+        ask("requirement-upper", requirements=("KERAS",)),
+        ask("requirement-kelvin", requirements=("\u212aeras",)),
+        ask("requirement-repeated", requirements=("keras", "Keras", "keras")),
+        ask("filename-upper", filename="A.PY"),
+        ask("code-nul", code="a\0b"),
+    ]
+
+
+def floor_reason_cases() -> list[Case]:
+    floor = {
+        name: getattr(RESULT, name)
+        for name in job.FloorResult.__struct_fields__
+        if name not in ("reason", "type")
+    }
+
+    def said(name: str, reason: str) -> list[Case]:
+        reject = payload.RunnerReject(participant_pub=RUNNER.public, reason=reason)
+        result = job.FloorResult(**floor, reason=reason)
+        return [
+            open_case(f"reject-{name}", keys.Role.OWNER, item.Kind.EVENT, None, reject, KERAS),
+            open_case(f"result-{name}", keys.Role.RUNNER, item.Kind.RESULT, None, result, KERAS),
+        ]
+
+    return [
+        *said("reason-4096", "\u00e9" * 4096),
+        *said("reason-4097", "\u00e9" * 4097),
+        *said("reason-empty", ""),
+    ]
+
+
+def floor_link_cases() -> list[Case]:
+    tail = "/s/" + invite.owner_invite("https://r.example", OWNER_SEED).url().split("/s/")[1]
+
+    def link(base: str) -> Case:
+        return verdict(f"link-{base}", "parse_invite", {"url": base + tail})
+
+    return [
+        link(base)
+        for base in (
+            "https:///x",
+            "https://:80",
+            "https://:",
+            "https://a/s/x",
+            "http://a.b.localhost",
+            "http://localhost.",
+            "http://127.1",
+            "http://localhost/a//",
+        )
     ]
 
 
@@ -691,7 +879,8 @@ OPERATIONS = _operations()
 
 
 def document(name: str, cases: list[Case]) -> str:
-    head = {"format": 1, "target": "airlox 0.2.0", "file": name, "cases": cases}
+    target = "airlox 0.1.0" if name.startswith("extra-") else "airlox 0.2.0"
+    head = {"format": 1, "target": target, "file": name, "cases": cases}
     return json.dumps(head, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -701,6 +890,7 @@ def main() -> int:
         "live": live_cases(),
         "packs": pack_cases(),
         "signatures": signature_cases(),
+        "extra-policy": floor_cases(),
     }
     stale = []
     for name, cases in files.items():

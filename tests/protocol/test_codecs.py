@@ -141,6 +141,31 @@ def test_canonical_has_one_form(data: bytes) -> None:
     assert canonical.encode(value) == data
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        '{"text":"","type":"text","' + "x" * 100_000 + '":1}',
+        '{"text":"","type":"text","\\u001b[2J\\n":1}',
+        '{"text":' + "1" * 10_000 + ',"type":"text"}',
+        '{"text":"\ud800","type":"text"}',
+    ],
+)
+def test_a_fault_is_one_short_line(document: str) -> None:
+    """P-ENC-4: what a stranger wrote never steers a terminal or fills a log."""
+    with pytest.raises(errors.EncodingError) as caught:
+        canonical.decode(document, payload.Text, "text")
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+def test_a_later_feature_is_named_though_its_fields_are_unknown() -> None:
+    """P-MAN-2."""
+    document = '{"manifest":{"anything":[],"features":["live","teleport"]},"sig":""}'
+    with pytest.raises(errors.PolicyError, match="teleport") as caught:
+        manifest.parse_manifest(document)
+    assert caught.value.code == "unsupported_feature"
+
+
 @given(mutated(FULL_DOCUMENT.encode()))
 def test_changed_manifest_is_refused(data: bytes) -> None:
     """P-MAN-3: what anybody but the owner changed is no manifest."""
@@ -313,6 +338,21 @@ def test_live_output_round_trip_from_any_segment(
     assert reader.gap_bytes == sum(len(p.data) for s in segments[:start] for p in s)
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [live.Piece(1, b"")],
+        [live.Piece(3, b"x")],
+        [live.Piece(1, b"x" * (64 * 1024 + 1))],
+        [live.Piece(1 + n % 2, b"x") for n in range(22_000)],
+    ],
+)
+def test_no_segment_is_written_that_readers_refuse(pieces: list[live.Piece]) -> None:
+    writer, _ = live_ends()
+    refused(lambda: writer.write(pieces))
+
+
 LIVE_FRAME = live_ends()[0].write([live.Piece(1, b"out\n")])[0]
 
 
@@ -361,6 +401,21 @@ def test_changed_pack_is_refused(data: bytes) -> None:
     refused(
         lambda: pack.open_pack(OWNER.session_key, OWNER.session_id, job=ITEM, number=0, sealed=data)
     )
+
+
+@pytest.mark.parametrize("number", [-1, 65536, 1 << 32])
+def test_packs_beyond_the_last_are_refused(number: int) -> None:
+    at: Any = {"job": ITEM, "number": number}
+    session = (OWNER.session_key, OWNER.session_id)
+    refused(lambda: pack.open_pack(*session, **at, sealed=SEALED_PACK))
+    refused(lambda: pack.seal_pack(*session, **at, plain=b"", nonce=NONCE))
+
+
+@pytest.mark.parametrize("host", ["evil.example\\.localhost", "a%2f.localhost", ".localhost"])
+def test_plain_http_needs_a_real_name_of_this_machine(host: str) -> None:
+    """P-INV-1."""
+    refused(lambda: invite.parse_base_url(f"http://{host}"))
+    assert invite.parse_base_url("http://a-b.c_d.localhost:1/x/") == "http://a-b.c_d.localhost:1/x"
 
 
 @pytest.mark.parametrize("role", list(keys.Role))

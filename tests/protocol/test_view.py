@@ -118,6 +118,8 @@ def test_a_jump_is_dropped_unrecorded(room: Room) -> None:
         ("item", {"envelope": "not json"}),
         ("item", {"envelope": "x" * 20_000}),
         ("item", {}),
+        ("participant", {"signed_join": "\ud800"}),
+        ("item", {"envelope": '{"header":' + "[" * 9000}),
         ("left", {"participant_pub": None}),
         ("revoked", {"role": [], "participants": 3}),
         ("evicted", {"item": {}}),
@@ -166,6 +168,81 @@ def test_an_id_is_used_once(room: Room) -> None:
     found = room.view.item(first.ref.id)
     assert found is not None
     assert found.text == "one"
+
+
+def test_a_spoiled_blob_costs_no_item(room: Room) -> None:
+    """Whoever stores the bytes may have spoiled them: other bytes are still looked at."""
+    sender = room.join(Role.SENDER)
+    first, second = sender.say("one"), sender.say("two")
+    for post in (first, second):
+        room.hear(post)
+        for spoiled in (post.blob[:-1], bytes(len(post.blob))):
+            with pytest.raises(errors.ProtocolError):
+                room.view.open(ItemId(post.ref.id), spoiled)
+    assert room.view.open(ItemId(first.ref.id), first.blob).text == "one"
+    assert room.view.pending() == []
+    room.view.step(room.timeline.add("reseeded", item=second.ref.id))
+    assert room.view.pending() == [ItemId(second.ref.id)]
+    assert room.view.open(ItemId(second.ref.id), second.blob).text == "two"
+
+
+def test_what_its_author_signed_wrongly_is_refused_for_good(room: Room) -> None:
+    sender = room.join(Role.SENDER)
+    post = sender.say("x", session_key=bytes(32))
+    room.hear(post)
+    with pytest.raises(errors.DecryptError):
+        room.view.open(ItemId(post.ref.id), post.blob)
+    room.view.step(room.timeline.add("reseeded", item=post.ref.id))
+    with pytest.raises(errors.PolicyError):
+        room.view.open(ItemId(post.ref.id), post.blob)
+
+
+def test_a_second_announcement_moves_nothing(room: Room) -> None:
+    """P-ITM-3: else a relay could change the order of what a reader has seen."""
+    late = room.world.person(Role.SENDER)
+    post = late.say("early")
+    room.hear(post)
+    seq = room.view.records[ItemId(post.ref.id)].seq
+    room.view.step(room.timeline.join(late))
+    assert room.hear(post).fault
+    record = room.view.records[ItemId(post.ref.id)]
+    assert (record.seq, record.status) == (seq, ItemStatus.REFUSED)
+
+
+def test_what_a_reader_keeps_is_bounded(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P-EVT-3."""
+    sender = room.join(Role.SENDER)
+    monkeypatch.setattr("airlox.protocol.limits.TIMELINE_BYTES", 8000)
+    told = [room.hear(sender.say("x")) for _ in range(30)]
+    assert told[0].fault is None
+    assert told[-1].fault
+    kept = [record.envelope for record in room.view.records.values() if record.envelope]
+    assert 0 < sum(len(envelope.document) for envelope in kept) < 8000
+
+
+def test_the_relays_words_are_bounded(room: Room) -> None:
+    """P-EVT-3."""
+    _, request = ask(room)
+    tell = {"job": request.id, "state": "s" * 9000, "runner": "nobody", "reason": "r" * 9000}
+    assert room.view.step(room.timeline.add("job", **tell)).fault is None
+    told = room.view.relay_jobs[request.id]
+    assert (len(told.state), told.runner, len(told.reason or "")) == (40, None, 4096)
+    room.view.step(room.timeline.add("closed", reason="c" * 9000))
+    assert len(room.view.closed or "") == 4096
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("job", {"job": "A" * 22, "state": "running"}),
+        ("revoked", {"role": "king", "participants": []}),
+        ("left", {"participant_pub": "x"}),
+        ("want", {"item": "A" * 22, "by": "x"}),
+    ],
+)
+def test_claims_about_nobody_are_faults(room: Room, kind: str, data: dict[str, Any]) -> None:
+    assert room.view.step(room.timeline.add(kind, **data)).fault
+    assert (room.view.relay_jobs, room.view.revoked_roles) == ({}, set())
 
 
 @pytest.mark.parametrize("at_ms", [NOW_MS - 1, NOW_MS + 3_600_000])

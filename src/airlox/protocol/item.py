@@ -16,7 +16,7 @@ import msgspec
 from airlox.errors import EncodingError, LimitError, ValidationError
 from airlox.protocol import aead, canonical, limits
 from airlox.protocol.canonical import U53, Signed, TimeMs, Wire
-from airlox.protocol.digest import hash_of, sha256
+from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import (
     ItemId,
     PublicKey,
@@ -187,10 +187,6 @@ def decrypt_item(envelope: Envelope, blob: bytes, session_key: bytes) -> bytes:
     """The payload in a blob that `verify_item` accepted. Raises ValidationError, DecryptError."""
     key = item_key(session_key, SessionId(envelope.header.session_id), envelope.id)
     return aead.open_sealed(key, blob, envelope.header_bytes, f"item {envelope.id}")
-
-
-def item_ref(envelope: Envelope, blob: bytes) -> ItemRef:
-    return ItemRef(blob_sha256=hash_of(blob), id=envelope.id)
 
 
 def encode_frame(envelope: str, blob: bytes) -> bytes:
