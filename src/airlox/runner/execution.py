@@ -12,12 +12,11 @@ failure with a cause. Either way an answer is in the spool before this module le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import UNSET
 
@@ -54,6 +53,7 @@ from airlox.runner.progress import follow
 from airlox.runner.redact import Redactor
 from airlox.runner.slots import Running
 from airlox.runner.spool import Spool, Started
+from airlox.runner.threads import Threads
 from airlox.runner.trees import TreeBringer
 from airlox.runner.workspace import Places, Workspaces
 from airlox.sandbox import base, sweep
@@ -67,8 +67,6 @@ SYSTEM_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bi
 PYTHON_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 SYSTEM_ROOTS: Final = ("/usr", "/bin", "/sbin", "/opt", "/nix/store")
 
-Call = Callable[..., Awaitable[Any]]
-
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -78,6 +76,9 @@ class Bench:
     manifest: Manifest
     session: JobLimits
     kinds: tuple[JobKind, ...]
+    python_version: str | None
+    slots: int
+    folder: Path
     link: Link
     sandbox: Sandbox
     report: Report
@@ -85,11 +86,8 @@ class Bench:
     workspaces: Workspaces
     python: PythonSupply
     spool: Spool
+    threads: Threads
     redactions: tuple[tuple[str, str], ...]
-    call: Call
-    """Runs a blocking function of the client in a thread."""
-    posted: Callable[[], None]
-    """Told when there is something in the spool."""
 
     @property
     def env(self) -> Env:
@@ -124,12 +122,12 @@ async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str
     if bench.link.was_run(running.job):
         return None
     try:
-        order = await bench.call(bench.link.order, running.job)
+        order = await bench.threads.call(bench.link.order, running.job)
     except Unverified as fault:
         reason = f"the job did not verify: {fault.reason}"
         refusal = answers.refused(fault.ref, bench.env, reason, "not_verified")
         return await _deliver(bench, refusal, Gathered((), ()))
-    if not isinstance(order, Order):
+    if order is None:
         return "the job's bytes cannot be had"
     attempt = _Attempt(order, bench.env)
     try:
@@ -168,7 +166,7 @@ async def _carry_out(
         if job.tree is not UNSET:
             owner = bench.sandbox.owner()
             bringer = TreeBringer(bench.link, running, job.tree, places, owner, arrived)
-            await bringer.bring(bench.call)
+            await bringer.bring(bench.threads)
             attempt.tree = job.tree.digest
         placing = Placing(places, "" if job.cwd is UNSET else job.cwd, bench.sandbox.owner())
         try:
@@ -200,7 +198,7 @@ async def _check_may_run(bench: Bench, running: Running, order: Order) -> None:
                 code="not_approved",
                 hint=f"airlox runner approve {options.name}",
             )
-        await bench.call(bench.link.sync)
+        await bench.threads.call(bench.link.sync)
         await asyncio.sleep(APPROVAL_POLL_S)
 
 
@@ -240,7 +238,7 @@ async def _hash_inputs(bench: Bench, running: Running, job: Job) -> str:
     digest = sha256()
     for ref in job.files:
         running.check()
-        found = await bench.call(bench.link.input, ref)
+        found = await bench.threads.call(bench.link.input, ref)
         digest.update(found.blob)
     return digest.hexdigest()
 
@@ -262,7 +260,7 @@ async def _place(bench: Bench, running: Running, attempt: _Attempt, placing: Pla
         await asyncio.to_thread(placing.add_file, job.filename, job.code.encode())
     for ref in job.files:
         running.check()
-        await bench.call(_place_input, bench.link, placing, ref)
+        await bench.threads.call(_place_input, bench.link, placing, ref)
 
 
 def _place_input(link: Link, placing: Placing, ref: ItemRef) -> None:
@@ -353,7 +351,7 @@ def _live(bench: Bench, running: Running, ref: ItemRef, redactor: Redactor) -> L
         return None
 
     async def send(frame: bytes) -> None:
-        await bench.call(bench.link.post_output, running.job, frame)
+        await bench.threads.call(bench.link.post_output, running.job, frame)
 
     return LiveOutput(bench.link.live_writer(ref), redactor, send)
 
@@ -525,11 +523,5 @@ async def _deliver(bench: Bench, answer: Answer, files: Gathered) -> str:
     outbox = bench.link.outbox
     parcel = await asyncio.to_thread(answers.seal, outbox, bench.manifest, answer, files.files)
     await asyncio.to_thread(bench.spool.add, parcel)
-    bench.posted()
     said = str(answer.cause.kind)
     return f"{said} {answer.exit_code}" if answer.exit_code is not None else said
-
-
-def state_folder(options: RunnerOptions, session_id: str) -> Path:
-    """Where one runner keeps what outlives it: spool, records of jobs, workspaces."""
-    return options.jobs_root / session_id / options.name

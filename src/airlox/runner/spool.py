@@ -77,6 +77,8 @@ class Spool:
         self._started = folder / "started"
         self._post = post
         self._pause = pause
+        self.on_added: Callable[[], None] = _nobody
+        """Told, from any thread, when there is something to post."""
         self._lock = threading.Lock()
         self._next = 0
         self._in_memory: list[Parcel] = []
@@ -116,8 +118,10 @@ class Spool:
         except StorageError:
             with self._lock:
                 self._in_memory.append(parcel)
+            self.on_added()
             return False
         self.end(parcel.job)
+        self.on_added()
         return True
 
     def is_empty(self) -> bool:
@@ -235,6 +239,10 @@ class Spool:
         for path in self._spool.iterdir():
             if path.name.startswith("."):
                 remove_tree(path)
+
+
+def _nobody() -> None:
+    """Nobody listens yet."""
 
 
 def _read_started(path: Path) -> Started | None:

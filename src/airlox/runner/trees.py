@@ -7,14 +7,15 @@ the workspace is touched. A sender that sends nothing for two minutes has gone: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from airlox.errors import ConnectionLost, JobRefused, ProtocolError, TreeError
 from airlox.protocol.encoding import b64u_decode
 from airlox.protocol.job import TreeRef
 from airlox.runner.link import Link
 from airlox.runner.slots import Running
+from airlox.runner.threads import Threads
 from airlox.runner.workspace import Owner, Places
 from airlox.tree.apply import apply
 from airlox.tree.index import DIGEST_BYTES, TreeIndex, parse_index
@@ -51,12 +52,9 @@ class TreeBringer:
         self._seen: set[int] = set()
         self._state = None if places.tree_state is None else load_state(places.tree_state)
 
-    async def bring(self, call: Callable[..., Awaitable[Any]]) -> None:
-        """Raises JobRefused, TreeError, StorageError, and what the link raises.
-
-        `call` runs a blocking function in a thread.
-        """
-        self._call = call
+    async def bring(self, threads: Threads) -> None:
+        """Raises JobRefused, TreeError, StorageError, and what the link raises."""
+        self._call = threads.call
         store = ContentStore(self._places.job / "contents")
         try:
             index = await self._index(store)

@@ -36,7 +36,6 @@ from airlox.errors import StorageError
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.runner.slots import Running
-from airlox.sandbox.collect import remove_tree
 from airlox.sandbox.descent import Descent
 from airlox.sandbox.sweep import StateFolder
 
@@ -261,9 +260,3 @@ def _list(place: Descent) -> tuple[list[str], list[int]]:
                 if stat.S_ISDIR(found.st_mode):
                     folders.append(entry.name)
     return folders, sizes
-
-
-def remove_all(folder: Path) -> None:
-    """Remove the state of a runner whose session has ended. Failures leave it to another day."""
-    with contextlib.suppress(StorageError):
-        remove_tree(folder)

@@ -1,0 +1,130 @@
+"""What a runner tells its relay: what it offers, that it lives, results, what may be forgotten.
+
+Four loops of the event loop, whose calls run in threads. None of them stops a job: a relay that is
+away is told later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from airlox.client.deadline import Deadline
+from airlox.errors import AirloxError, ConnectionLost, RelayError, SessionClosed
+from airlox.protocol.encoding import ItemId
+from airlox.runner import answer, facts
+from airlox.runner.execution import Bench
+from airlox.runner.notes import Note, Say
+from airlox.runner.slots import Slots
+from airlox.sandbox.base import Network
+
+HEARTBEAT_S: Final = 10.0
+TIDY_S: Final = 10.0
+CALL_S: Final = 30.0
+EVICT_EVERY_S: Final = 3600.0
+
+
+class Contact:
+    """See the module's text. Made and used in the event loop's thread."""
+
+    def __init__(
+        self, bench: Bench, slots: Slots, say: Say, end_with: Callable[[AirloxError], None]
+    ) -> None:
+        """`end_with` is told of errors after which the runner is of no use in the session."""
+        self._bench = bench
+        self._slots = slots
+        self._say = say
+        self._end_with = end_with
+        self._loop = asyncio.get_running_loop()
+        self._to_post = asyncio.Event()
+        self._beat = asyncio.Event()
+        bench.spool.on_added = self._post_soon
+
+    def beat_soon(self) -> None:
+        """Something changed that the relay should know at once."""
+        self._beat.set()
+
+    async def report_lost(self) -> None:
+        """Answer for the jobs that an earlier life of this runner left unanswered."""
+        bench = self._bench
+        for lost in await asyncio.to_thread(bench.spool.lost):
+            found = answer.lost(lost.job, bench.env, lost.code_sha256, lost.input_sha256, lost.tree)
+            parcel = answer.seal(bench.link.outbox, bench.manifest, found, ())
+            await asyncio.to_thread(bench.spool.add, parcel)
+            text = f"job {lost.job.id} was lost with an earlier runner"
+            self._say(Note("job_lost", text, {"job": lost.job.id}))
+        self._to_post.set()
+
+    async def offer(self) -> None:
+        """Post what this runner offers, unless the session knows it already."""
+        bench, link = self._bench, self._bench.link
+        if not bench.manifest.is_full:
+            return
+        network = facts.network_of(bench.options, bench.session.network) is Network.ON
+        note = facts.runner_info_note(
+            bench.options,
+            bench.report,
+            kinds=bench.kinds,
+            slots=bench.slots,
+            network=network,
+            python=bench.python_version,
+        )
+        if link.timeline.read(lambda view: view.runner_infos.get(link.public)) != note:
+            sealed = await asyncio.to_thread(link.outbox.seal, note)
+            await bench.threads.call(link.outbox.post, sealed)
+
+    async def keep_in_touch(self) -> None:
+        """A heartbeat every ten seconds, and whenever something changed."""
+        while True:
+            self._beat.clear()
+            try:
+                await self._bench.threads.call(self._heartbeat)
+            except (ConnectionLost, RelayError) as error:
+                if isinstance(error, RelayError) and error.status in (401, 404, 410):
+                    self._end_with(self._bench.link.api.end_of_session(error))
+                else:
+                    self._say(Note("warning", f"no heartbeat reached the relay: {error.message}"))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._beat.wait(), HEARTBEAT_S)
+
+    async def post_results(self) -> None:
+        """Post what is in the spool, whenever there is something."""
+        while True:
+            await self._to_post.wait()
+            self._to_post.clear()
+            try:
+                await self._bench.threads.call(self._bench.spool.post_all, self._gave_up)
+            except SessionClosed as error:
+                self._end_with(error)
+                return
+            except ConnectionLost:
+                return  # told to stop; what is left waits for the next start
+            self._beat.set()
+
+    async def tidy(self) -> None:
+        """Now and then: let the relay forget what it need not keep, and old workspaces go."""
+        evict_at = self._loop.time()
+        while True:
+            try:
+                await self._bench.threads.call(self._bench.link.tidy)
+                if self._loop.time() >= evict_at:
+                    evict_at = self._loop.time() + EVICT_EVERY_S
+                    await asyncio.to_thread(self._bench.workspaces.evict)
+            except AirloxError as error:
+                self._say(Note("warning", f"tidying up: {error.message}"))
+            await asyncio.sleep(TIDY_S)
+
+    def _post_soon(self) -> None:
+        """In any thread: there is something in the spool."""
+        self._loop.call_soon_threadsafe(self._to_post.set)
+
+    def _heartbeat(self) -> None:
+        free = self._slots.free if self._bench.manifest.is_full else None
+        api = self._bench.link.api.within(Deadline.after(CALL_S))
+        api.heartbeat(self._slots.current, free)
+
+    def _gave_up(self, job: ItemId, why: str) -> None:
+        text = f"the relay will not take the result of job {job}: {why}"
+        self._say(Note("warning", text, {"job": job}))
