@@ -234,13 +234,14 @@ async def test_after_a_crash_the_journal_repairs_logs_and_blobs(folder: Path) ->
             await store.append(SID, [b"%d" % n], (f"b{n}", b"x%d" % n))
         crashed = crash_copy(folder)
     log = crashed / "sessions" / SID / "log"
-    for size in (log.stat().st_size - 3, 0):
-        os.truncate(log, size)
+    whole = b"".join(frame(b"%d" % n) for n in range(20))
+    for content in (whole, whole[:-3], whole[:50], b""):
+        log.write_bytes(content)
         copy = crash_copy(crashed)
         async with running(disk(copy)) as store:
             assert await store.read(SID) == [b"%d" % n for n in range(20)]
             assert await read_blob(store, SID, "b7") == b"x7"
-    (crashed / "sessions" / SID / "log").unlink()
+    shutil.rmtree(crashed / "sessions")
     async with running(disk(crashed)) as store:
         assert len(await store.read(SID)) == 20
 
@@ -252,12 +253,22 @@ async def test_a_torn_journal_loses_only_its_torn_record(folder: Path) -> None:
         crashed = crash_copy(folder)
     segment = next((crashed / "journal").iterdir())
     whole = segment.read_bytes()
-    (crashed / "sessions" / SID / "log").unlink()
+    shutil.rmtree(crashed / "sessions")
     for tail in (whole[:-4], whole[:-4] + b"\0" * 4, whole[:-1] + b"?", whole + b"\0" * 4096):
         segment.write_bytes(tail)
         async with running(disk(crash_copy(crashed))) as store:
             read = await store.read(SID)
             assert read == [b"entry %d" % n for n in range(5 if len(tail) > len(whole) else 4)]
+
+
+async def test_a_log_is_written_when_much_waits(folder: Path) -> None:
+    async with running(disk(folder)) as store:
+        for n in range(5):
+            await store.append(SID, [bytes([n]) * 30_000])
+        log = folder / "sessions" / SID / "log"
+        assert log.stat().st_size == 3 * 30_008
+        await store.append(SID, [b"last"])
+        assert [len(entry) for entry in await store.read(SID)] == [30_000] * 5 + [4]
 
 
 async def test_a_session_that_ended_and_came_back_replays_in_order(folder: Path) -> None:

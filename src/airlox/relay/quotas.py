@@ -51,6 +51,8 @@ class Rate:
 class Quotas:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
+        self._item_event_bytes = config.item_event_bytes
+        self._want_event_bytes = config.want_event_bytes
         self._creates = Rate(
             clock, per_s=config.creates_per_minute / 60, burst=config.creates_per_minute
         )
@@ -82,12 +84,12 @@ class Quotas:
     def check_room_for_participant(self, session: Session) -> None:
         if len(session.participants) >= self._config.max_participants:
             raise Refusal("full", "the session has as many participants as the relay allows")
-        self._check_events(session, self._config.item_event_bytes)
+        self._check_events(session, self._item_event_bytes)
 
     def check_room_for_item(self, session: Session, sealed_bytes: int) -> None:
         if len(session.items) + len(session.committing) >= self._config.max_items:
             raise Refusal("full", "the session has as many items as the relay allows")
-        self._check_events(session, self._config.item_event_bytes)
+        self._check_events(session, self._item_event_bytes)
         self.check_room_for_bytes(session, sealed_bytes)
 
     def check_room_for_job(self, session: Session) -> None:
@@ -101,7 +103,7 @@ class Quotas:
             raise Refusal("full", "the session holds as many bytes as the relay allows")
 
     def check_room_for_want(self, session: Session, participant: str) -> None:
-        self._check_events(session, self._config.want_event_bytes)
+        self._check_events(session, self._want_event_bytes)
         waiting = sum(
             1 for item in session.items.values() if item.wants and participant in item.wants
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -128,5 +130,17 @@ def run(server: RelayServer, on_ready: Callable[[], None] = lambda: None) -> Non
         import uvloop
 
         factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with _rarer_collections(), asyncio.Runner(loop_factory=factory) as runner:
         runner.run(server.serve(on_ready))
+
+
+@contextmanager
+def _rarer_collections() -> Iterator[None]:
+    """Sessions are many small objects that live long and form no cycles: looking through all of
+    them for garbage every few hundred allocations costs a tenth of the time, in long pauses."""
+    before = gc.get_threshold()
+    gc.set_threshold(20_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

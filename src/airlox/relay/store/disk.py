@@ -50,6 +50,8 @@ from airlox.relay.store.journal import Journal, Segment, segment_files, sync_fol
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 4 << 20
+FLUSH_BYTES: Final = 64 << 10
+"""Entries of a session wait in memory up to this size, or until the next checkpoint."""
 RETRY_S: Final = 1.0
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -91,6 +93,7 @@ class DiskStore:
         self._journal: Journal
         self._loop: AbstractEventLoop
         self._wake = threading.Condition()
+        self._gathered: list[_Request] = []
         self._queue: list[_Request] = []
         self._queued_bytes = 0
         self._stopping = False
@@ -108,6 +111,7 @@ class DiskStore:
         self._writer.start()
 
     async def stop(self) -> None:
+        self._hand_over()
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -202,20 +206,28 @@ class DiskStore:
         return self._submit(_Request(sid, self._loop.create_future(), None, None))
 
     def _submit(self, request: _Request) -> Future[None]:
+        """Gathers what comes in one turn of the loop: the writer is woken once for all of it.
+
+        Waking it at the first would have both threads contend for the interpreter, and would
+        sync for two or three posts at a time.
+        """
+        waiting = self._queued_bytes + request.size
+        if self._stopping or (waiting > self._config.max_pending_bytes and not request.is_purge):
+            error = StorageError("too much is waiting for the disk", code="busy")
+            request.future.set_exception(error)
+            return request.future
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(request)
         with self._wake:
-            if self._stopping or (
-                self._queued_bytes + request.size > self._config.max_pending_bytes
-                and not request.is_purge
-            ):
-                request.future.set_exception(
-                    StorageError("too much is waiting for the disk", code="busy")
-                )
-                return request.future
-            self._queue.append(request)
             self._queued_bytes += request.size
-            if len(self._queue) == 1:
-                self._wake.notify()
         return request.future
+
+    def _hand_over(self) -> None:
+        with self._wake:
+            self._queue += self._gathered
+            self._wake.notify()
+        self._gathered = []
 
     def new_upload(self) -> DiskUpload:
         return DiskUpload(self._layout, self._places, self._in_pool)
@@ -326,7 +338,7 @@ class DiskStore:
             self._put_in_place(request, offset)
         with self._logs_lock:
             for sid in counts:
-                if sid in self._logs:
+                if sid in self._logs and self._logs[sid].waiting_bytes > FLUSH_BYTES:
                     self._logs[sid].flush()
 
     def _put_in_place(self, request: _Request, end: int) -> None:
@@ -337,6 +349,7 @@ class DiskStore:
         with self._logs_lock:
             found = self._logs.get(sid)
             if found is None:
+                self._layout.make_session(sid)
                 found = self._logs[sid] = SessionLog(self._layout.log(sid))
             found.add(request.entries)
         if request.blob is not None:

@@ -87,6 +87,11 @@ class Layout:
                 found.append(parse_session_id(path.name))
         return sorted(found)
 
+    def make_session(self, sid: SessionId) -> None:
+        """Makes a session's folders, or leaves that to whoever needs them when the disk is full."""
+        with contextlib.suppress(OSError):
+            self.blobs(sid).mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def folders(self, sid: SessionId) -> tuple[Path, ...]:
         """The folders of a session, innermost first: syncing them makes its names durable."""
         return self.blobs(sid), self.session(sid), self.session(sid).parent
@@ -193,6 +198,10 @@ class SessionLog:
         self._waiting = bytearray()
         self._dirty = True
         return True
+
+    @property
+    def waiting_bytes(self) -> int:
+        return len(self._waiting)
 
     def take_dirty(self) -> bool:
         """Whether anything was written since the last call."""
