@@ -1,0 +1,127 @@
+"""`airlox` as people run it: a process a command, each person with a cache of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TIMEOUT_S = 60.0
+RUNTIME = f"python3.{sys.version_info[1]}"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Standard output as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> Any:
+        """The error of a command with `--json`: the last line of standard error."""
+        return json.loads(self.err.splitlines()[-1])
+
+
+class Cli:
+    """The command line of one person. `invite` is what AIRLOX_INVITE holds."""
+
+    def __init__(
+        self, relay: str, home: Path, *, invite: str = "", cwd: Path | None = None
+    ) -> None:
+        self.relay = relay
+        self.home = home
+        self.invite = invite
+        self.cwd = cwd
+
+    def at(self, cwd: Path) -> Cli:
+        """The same person in another folder."""
+        return Cli(self.relay, self.home, invite=self.invite, cwd=cwd)
+
+    def holding(self, invite: str) -> Cli:
+        """The same person with another link."""
+        return Cli(self.relay, self.home, invite=invite, cwd=self.cwd)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        given = {
+            "AIRLOX_CACHE_DIR": str(self.home),
+            "AIRLOX_RELAY": self.relay,
+            "AIRLOX_INVITE": self.invite,
+        }
+        return os.environ | given
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "airlox.cli", *words]
+
+    def __call__(self, *words: str, code: int | None = 0, stdin: str = "", **environ: str) -> Done:
+        """Run a command to its end; it must end with `code`, unless that is None."""
+        done = subprocess.run(
+            self.argv(*words),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env={**self.environ, **environ},
+            cwd=self.cwd,
+        )
+        ended = Done(done.returncode, done.stdout, done.stderr)
+        if code is not None:
+            assert ended.code == code, f"{words} ended with {ended}"
+        return ended
+
+    @contextmanager
+    def started(self, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on, with its output in pipes; ended with the block."""
+        settings: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+        process = subprocess.Popen(
+            self.argv(*words),
+            env=self.environ,
+            cwd=self.cwd,
+            start_new_session=True,
+            **(settings | options),
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+def read_note(process: subprocess.Popen[str], kind: str) -> dict[str, str]:
+    """The next note of a kind from `runner join --json`."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        note: dict[str, str] = json.loads(line)
+        if note["kind"] == kind:
+            return note
+    raise AssertionError(f"the runner ended without saying {kind}")
