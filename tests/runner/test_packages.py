@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -182,12 +181,12 @@ class TestWithPackages:
         monkeypatch.setenv("AIRLOX_INVITE", "secret")
         assert "AIRLOX_INVITE" not in packages._environ()
 
-    @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on the path")
-    def test_a_real_environment(self, tmp_path: Path) -> None:
+    def test_uv_makes_a_real_environment(self, tmp_path: Path) -> None:
         folder = tmp_path / "venv"
-        uv = shutil.which("uv")
-        assert uv is not None
-        packages._make(
-            ("uv venv", (uv, "venv", "--quiet", "--python", sys.executable, str(folder))), 60
-        )
-        assert packages._ask(folder / "bin/python") is not None
+        uv = supply(tmp_path)._uv()
+        assert uv is not None, "the package uv is one of the development packages"
+        command = (uv, "venv", "--quiet", "--python", sys.executable, str(folder))
+        packages._make(("uv venv", command), 60)
+        found = packages._ask(folder / "bin/python")
+        assert found is not None
+        assert str(folder) in found.prefixes

@@ -15,10 +15,9 @@ from airlox.client.deadline import Deadline
 from airlox.errors import AirloxError, ConnectionLost, RelayError, SessionClosed
 from airlox.protocol.encoding import ItemId
 from airlox.runner import answer, facts
-from airlox.runner.execution import Bench
+from airlox.runner.bench import Bench
 from airlox.runner.notes import Note, Say
 from airlox.runner.slots import Slots
-from airlox.sandbox.base import Network
 
 HEARTBEAT_S: Final = 10.0
 TIDY_S: Final = 10.0
@@ -62,13 +61,12 @@ class Contact:
         bench, link = self._bench, self._bench.link
         if not bench.manifest.is_full:
             return
-        network = facts.network_of(bench.options, bench.session.network) is Network.ON
         note = facts.runner_info_note(
             bench.options,
             bench.report,
             kinds=bench.kinds,
             slots=bench.slots,
-            network=network,
+            network=bench.has_network,
             python=bench.python_version,
         )
         if link.timeline.read(lambda view: view.runner_infos.get(link.public)) != note:

@@ -12,6 +12,7 @@ failure with a cause. Either way an answer is in the spool before this module le
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -21,8 +22,15 @@ from typing import Final
 from msgspec import UNSET
 
 from airlox.client.membership import now_ms
-from airlox.errors import AirloxError, JobRefused, SandboxError, SessionClosed
-from airlox.protocol import limits
+from airlox.errors import (
+    AirloxError,
+    ConnectionLost,
+    JobRefused,
+    RelayError,
+    SandboxError,
+    SessionClosed,
+    StorageError,
+)
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import (
@@ -31,6 +39,7 @@ from airlox.protocol.job import (
     Env,
     Job,
     LabelledRunner,
+    LeftOut,
     OneRunner,
     Peak,
     PythonJob,
@@ -38,62 +47,30 @@ from airlox.protocol.job import (
 )
 from airlox.protocol.keys import Role
 from airlox.protocol.live import STDERR, STDOUT
-from airlox.protocol.manifest import JobKind, JobLimits, Manifest
+from airlox.protocol.manifest import JobKind, Manifest
 from airlox.runner import answer as answers
 from airlox.runner import facts
 from airlox.runner.answer import Answer
-from airlox.runner.inputs import SCRIPT_NAME, Placing, place_script
+from airlox.runner.bench import Bench
+from airlox.runner.inputs import Placing, place_script
 from airlox.runner.link import Link, Order, Unverified
 from airlox.runner.live import LiveOutput
-from airlox.runner.options import RunnerOptions
 from airlox.runner.outfiles import Gathered, gather
 from airlox.runner.output import Capture
-from airlox.runner.packages import Interpreter, PythonSupply
+from airlox.runner.packages import Interpreter
+from airlox.runner.plan import plan_of, redactions_of
 from airlox.runner.progress import follow
 from airlox.runner.redact import Redactor
 from airlox.runner.slots import Running
-from airlox.runner.spool import Spool, Started
-from airlox.runner.threads import Threads
+from airlox.runner.spool import Started
 from airlox.runner.trees import TreeBringer
-from airlox.runner.workspace import Places, Workspaces
+from airlox.runner.workspace import Places
 from airlox.sandbox import base, sweep
-from airlox.sandbox.base import Limits, Mount, Plan, Report, Sandbox
-from airlox.sandbox.sweep import StateFolder
+from airlox.sandbox.base import Limits
 
 APPROVAL_S: Final = 10.0
 """How long a job waits for the owner's signed approval, which may be on its way."""
 APPROVAL_POLL_S: Final = 1.0
-SYSTEM_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-PYTHON_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
-SYSTEM_ROOTS: Final = ("/usr", "/bin", "/sbin", "/opt", "/nix/store")
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Everything a runner's jobs are carried out with."""
-
-    options: RunnerOptions
-    manifest: Manifest
-    session: JobLimits
-    kinds: tuple[JobKind, ...]
-    python_version: str | None
-    slots: int
-    folder: Path
-    link: Link
-    sandbox: Sandbox
-    report: Report
-    state: StateFolder
-    workspaces: Workspaces
-    python: PythonSupply
-    spool: Spool
-    threads: Threads
-    redactions: tuple[tuple[str, str], ...]
-
-    @property
-    def env(self) -> Env:
-        """Where jobs run, for answers to jobs that never ran."""
-        network = facts.network_of(self.options, self.session.network) is base.Network.ON
-        return facts.env(self.report, self.options, network=network, interpreter=None)
 
 
 @dataclass(slots=True)
@@ -105,6 +82,7 @@ class _Attempt:
     input_sha256: str | None = None
     tree: str | None = None
     applied: Limits | None = None
+    begun: bool = False
     files: Gathered = field(default_factory=lambda: Gathered((), ()))
     said: str | None = None
     """How it ended, once the answer is in the spool: what fails then is no answer any more."""
@@ -156,19 +134,21 @@ async def _carry_out(
         )
     attempt.input_sha256 = await _hash_inputs(bench, running, job)
     interpreter = await _interpreter(bench, job)
-    network = facts.network_of(bench.options, bench.session.network) is base.Network.ON
-    attempt.env = facts.env(bench.report, bench.options, network=network, interpreter=interpreter)
+    attempt.env = facts.env(
+        bench.report, bench.options, network=bench.has_network, interpreter=interpreter
+    )
     kept = job.tree is not UNSET and bench.options.workspaces
     sender = attempt.order.author.public
     async with bench.workspaces.for_job(
         running, sender, kept=kept, fresh=job.fresh is not UNSET
     ) as places:
+        owner = bench.sandbox.owner()
+        placing = Placing(places, "" if job.cwd is UNSET else job.cwd, owner)
+        await asyncio.to_thread(placing.clear_leftovers)
         if job.tree is not UNSET:
-            owner = bench.sandbox.owner()
             bringer = TreeBringer(bench.link, running, job.tree, places, owner, arrived)
             await bringer.bring(bench.threads)
             attempt.tree = job.tree.digest
-        placing = Placing(places, "" if job.cwd is UNSET else job.cwd, bench.sandbox.owner())
         try:
             await _place(bench, running, attempt, placing)
             answer = await _run(bench, running, attempt, places, interpreter)
@@ -198,7 +178,8 @@ async def _check_may_run(bench: Bench, running: Running, order: Order) -> None:
                 code="not_approved",
                 hint=f"airlox runner approve {options.name}",
             )
-        await bench.threads.call(bench.link.sync)
+        with suppress(ConnectionLost, RelayError):
+            await bench.threads.call(bench.link.sync)
         await asyncio.sleep(APPROVAL_POLL_S)
 
 
@@ -251,7 +232,6 @@ async def _interpreter(bench: Bench, job: Job) -> Interpreter | None:
 
 async def _place(bench: Bench, running: Running, attempt: _Attempt, placing: Placing) -> None:
     job = attempt.job
-    await asyncio.to_thread(placing.clear_leftovers)
     await asyncio.to_thread(placing.check_start)
     if isinstance(job, PythonJob) and not (
         job.tree is not UNSET
@@ -281,14 +261,15 @@ async def _run(
     places: Places,
     interpreter: Interpreter | None,
 ) -> Answer:
-    plan = _plan(bench, attempt.job, places, interpreter)
+    plan = plan_of(bench, attempt.job, places, interpreter)
     attempt.applied = plan.limits
     if not isinstance(attempt.job, PythonJob) and attempt.job.script is not UNSET:
         script, owner = attempt.job.script, bench.sandbox.owner()
         await asyncio.to_thread(place_script, places.home, script, owner)
     running.check()
     await asyncio.to_thread(_begin, bench, attempt)
-    redactor = Redactor(_redactions(bench, places, interpreter))
+    attempt.begun = True
+    redactor = Redactor(redactions_of(bench, places, interpreter))
     captures = {stream: Capture(redactor) for stream in (STDOUT, STDERR)}
     live = _live(bench, running, attempt.order.ref, redactor)
 
@@ -311,7 +292,7 @@ async def _run(
     for capture in captures.values():
         capture.close()
     if bench.session.return_out:
-        attempt.files = await asyncio.to_thread(gather, places.out, bench.manifest)
+        attempt.files = await asyncio.to_thread(_gather, places.out, bench.manifest)
     answer = _blank(attempt)
     return replace(
         answer,
@@ -325,6 +306,14 @@ async def _run(
         stdout=captures[STDOUT],
         stderr=captures[STDERR],
     )
+
+
+def _gather(out: Path, manifest: Manifest) -> Gathered:
+    """The out files. A folder that cannot be read costs the files and not the result."""
+    try:
+        return gather(out, manifest)
+    except StorageError as error:
+        return Gathered((), (LeftOut(path=".", reason=error.message[:200]),))
 
 
 def _begin(bench: Bench, attempt: _Attempt) -> None:
@@ -354,100 +343,6 @@ def _live(bench: Bench, running: Running, ref: ItemRef, redactor: Redactor) -> L
         await bench.threads.call(bench.link.post_output, running.job, frame)
 
     return LiveOutput(bench.link.live_writer(ref), redactor, send)
-
-
-def _plan(bench: Bench, job: Job, places: Places, interpreter: Interpreter | None) -> Plan:
-    layout = bench.sandbox.layout(places.work, places.out, places.home)
-    toolchains = _toolchains(bench.options, interpreter)
-    env = {
-        "PATH": _search_path(bench.options, job, toolchains, interpreter),
-        "LANG": "C.UTF-8",
-        "HOME": layout.home,
-        "TMPDIR": layout.tmp,
-        "MPLBACKEND": "Agg",
-        "AIRLOX_OUT": layout.out,
-    }
-    if not isinstance(job, PythonJob):
-        env["PYTHONUNBUFFERED"] = "1"
-    return Plan(
-        argv=_argv(job, layout.home, interpreter),
-        env=tuple(env.items()),
-        cwd=layout.work if job.cwd is UNSET else f"{layout.work}/{job.cwd}",
-        work=places.work,
-        out=places.out,
-        home=places.home,
-        limits=_limits(bench, job),
-        toolchains=toolchains,
-        network=facts.network_of(bench.options, bench.session.network),
-    )
-
-
-def _argv(job: Job, home: str, interpreter: Interpreter | None) -> tuple[str, ...]:
-    if isinstance(job, PythonJob):
-        assert interpreter is not None
-        return (str(interpreter.path), "-E", "-s", "-u", "-B", "-X", "utf8", job.filename)
-    if job.command is not UNSET:
-        return job.command
-    script = f"{home}/{SCRIPT_NAME}"
-    starts_itself = job.script is not UNSET and job.script.startswith("#!")
-    return (script,) if starts_itself else ("/bin/sh", script)
-
-
-def _limits(bench: Bench, job: Job) -> Limits:
-    memory_mb = job.memory_mb or bench.session.memory_mb
-    if bench.options.memory_mb is not None:
-        memory_mb = min(memory_mb, bench.options.memory_mb)
-    return Limits(timeout_s=job.timeout_s, memory_bytes=memory_mb * limits.MIB)
-
-
-def _toolchains(options: RunnerOptions, interpreter: Interpreter | None) -> tuple[Mount, ...]:
-    mounts = {str(path): Mount(path, str(path)) for path in options.toolchains}
-    for mount in () if interpreter is None else interpreter.mounts:
-        mounts.setdefault(mount.target, mount)
-    return tuple(mounts.values())
-
-
-def _search_path(
-    options: RunnerOptions,
-    job: Job,
-    toolchains: tuple[Mount, ...],
-    interpreter: Interpreter | None,
-) -> str:
-    """`PATH` of a job: for Python what 0.1.0 gives; for shell also what the runner has in view."""
-    if isinstance(job, PythonJob):
-        assert interpreter is not None
-        return ":".join((str(interpreter.path.parent), *PYTHON_PATH))
-    roots = (*SYSTEM_ROOTS, *(mount.target for mount in toolchains))
-    tools = [f"{folder}/bin" for folder in options.toolchains]
-    own = [
-        folder
-        for folder in options.path.split(":")
-        if folder.startswith("/") and (options.sandbox == facts.PROCESS or _is_below(folder, roots))
-    ]
-    return ":".join(dict.fromkeys((*tools, *own, *SYSTEM_PATH)))
-
-
-def _is_below(folder: str, roots: tuple[str, ...]) -> bool:
-    return any(folder == root or folder.startswith(root + "/") for root in roots)
-
-
-def _redactions(
-    bench: Bench, places: Places, interpreter: Interpreter | None
-) -> tuple[tuple[str, str], ...]:
-    """Every path of the machine a job could print, and what stands for it."""
-    layout = bench.sandbox.layout(places.work, places.out, places.home)
-    named: list[tuple[str, str]] = []
-    for path, name in (
-        (places.work, "$WORK"),
-        (places.out, "$AIRLOX_OUT"),
-        (places.home, "~"),
-        (places.job, "$JOB"),
-    ):
-        named += [(str(path), name), (str(path.resolve()), name)]
-    named += [(layout.work, "$WORK"), (layout.out, "$AIRLOX_OUT"), (layout.home, "~")]
-    if interpreter is not None:
-        named += [(mount.target, "$RUNTIME") for mount in interpreter.mounts]
-    return (*named, *bench.redactions)
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────
@@ -497,15 +392,15 @@ def _peak(outcome: base.Outcome) -> Peak | None:
 def _answer_to(error: Exception, bench: Bench, running: Running, attempt: _Attempt) -> Answer:
     """The answer to a job that went wrong outside of its program."""
     redactor = Redactor(bench.redactions)
-    if not isinstance(error, AirloxError):
-        said = redactor.clean_text(f"{type(error).__name__}: {error}")
+    if isinstance(error, SandboxError):
+        cause = Cause(kind=CauseKind.SANDBOX_UNAVAILABLE, code=error.code[:64])
+    elif attempt.begun or not isinstance(error, AirloxError):
+        said = redactor.clean_text(f"the runner failed: {type(error).__name__}: {error}")
         cause = Cause(kind=CauseKind.RUNNER_ERROR)
-        return replace(_blank(attempt), cause=cause, reason=f"the runner failed: {said}")
-    if error.code == "cancelled" and attempt.input_sha256 is not None:
+        return replace(_blank(attempt), cause=cause, reason=said)
+    elif error.code == "cancelled" and attempt.input_sha256 is not None:
         by = bench.link.cancelled_by(running.job)
         cause = Cause(kind=CauseKind.CANCELLED, by=UNSET if by is None else by)
-    elif isinstance(error, SandboxError):
-        cause = Cause(kind=CauseKind.SANDBOX_UNAVAILABLE, code=error.code[:64])
     else:
         cause = Cause(kind=CauseKind.REFUSED, code=error.code[:64])
     return replace(_blank(attempt), cause=cause, reason=redactor.clean_text(str(error)))

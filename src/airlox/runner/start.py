@@ -21,7 +21,7 @@ from airlox.protocol.invite import Invite, check_invite
 from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest, parse_manifest
 from airlox.runner import facts
-from airlox.runner.execution import Bench
+from airlox.runner.bench import Bench
 from airlox.runner.link import Link
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions

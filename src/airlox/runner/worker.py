@@ -26,8 +26,9 @@ from airlox.protocol.encoding import ItemId
 from airlox.protocol.invite import Invite
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.wire import EventKind
+from airlox.runner.bench import Bench
 from airlox.runner.contact import Contact
-from airlox.runner.execution import Bench, execute
+from airlox.runner.execution import execute
 from airlox.runner.link import STANDING
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions

@@ -1,0 +1,54 @@
+"""Everything a runner's jobs are carried out with: one value, made at the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from airlox.protocol.job import Env
+from airlox.protocol.manifest import JobKind, JobLimits, Manifest
+from airlox.runner import facts
+from airlox.runner.link import Link
+from airlox.runner.options import RunnerOptions
+from airlox.runner.packages import PythonSupply
+from airlox.runner.spool import Spool
+from airlox.runner.threads import Threads
+from airlox.runner.workspace import Workspaces
+from airlox.sandbox.base import Network, Report, Sandbox
+from airlox.sandbox.sweep import StateFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything a runner's jobs are carried out with."""
+
+    options: RunnerOptions
+    manifest: Manifest
+    session: JobLimits
+    kinds: tuple[JobKind, ...]
+    python_version: str | None
+    slots: int
+    folder: Path
+    link: Link
+    sandbox: Sandbox
+    report: Report
+    state: StateFolder
+    workspaces: Workspaces
+    python: PythonSupply
+    spool: Spool
+    threads: Threads
+    redactions: tuple[tuple[str, str], ...]
+
+    @property
+    def network(self) -> Network:
+        """The network jobs get here."""
+        return facts.network_of(self.options, self.session.network)
+
+    @property
+    def has_network(self) -> bool:
+        return self.network is Network.ON
+
+    @property
+    def env(self) -> Env:
+        """Where jobs run, for answers to jobs that never ran."""
+        return facts.env(self.report, self.options, network=self.has_network, interpreter=None)
