@@ -700,6 +700,25 @@ def test_the_audit_trail_tells_the_story_without_secrets(
         assert member.token.encode() not in body
 
 
+def test_a_session_that_cannot_be_read_harms_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, whole, data = new_world(), new_world(), str(tmp_path / "data")
+    with RelayThread(data=data) as relay:
+        http = Http(relay.url)
+        for world in (broken, whole):
+            create(http, world)
+        owner = join(http, whole.person(Role.OWNER))
+        relay.call(relay.relay.core.store.append, broken.keys.session_id, [b"nonsense"])
+    with RelayThread(data=data) as relay:
+        owner.http = http = Http(relay.url)
+        assert len(owner.events()) == 1
+        assert http.ask("GET", wire.session(broken.keys.session_id)).error == "404 not_found"
+        # What it left must not be mixed with a new one.
+        assert http.ask("POST", wire.SESSIONS, broken.document).error == "409 exists"
+    assert "cannot be read" in caplog.text
+
+
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     world, data = new_world(), str(tmp_path / "data")
     with RelayThread(data=data) as relay:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
+from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
 from airlox.protocol.sse import comment
 from airlox.relay.clock import Clock
@@ -191,8 +192,9 @@ class Hub:
 
     def open_job(self, session: Session, job: ItemId, owner: PublicKey) -> Mailbox:
         room = self._enter(session.id, owner)
-        # What the ring holds comes in base64, all at once.
-        limit = self._config.stream_queue_bytes + 2 * self._config.live_ring_bytes
+        # What is held comes all at once: the ring, and a list of lacking content in base64.
+        held = self._config.live_ring_bytes + 2 * limits.LACK_BYTES
+        limit = self._config.stream_queue_bytes + held
         box = Mailbox(limit, self._clock, owner)
         room.jobs.setdefault(job, set()).add(box)
         return self._begin(box)

@@ -52,6 +52,8 @@ class Packs:
         self._check_job(session, who, job)
         self._core.quotas.check_room_for_bytes(session, size)
         async with self._blobs.receive(session, size, b"", body) as blob, session.lock:
+            if not who.is_here:
+                raise Refusal("unauthorized", "this participant was cut off meanwhile")
             self._check_job(session, who, job)
             known = self._pack(session, job, number)
             if known is not None:

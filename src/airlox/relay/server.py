@@ -17,7 +17,7 @@ from airlox.errors import UsageError
 from airlox.relay.app import App
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
-from airlox.relay.joined import JoinedHttpProtocol
+from airlox.relay.connection import Connection
 from airlox.relay.relay import Relay
 from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
@@ -94,7 +94,7 @@ class RelayServer:
         self._listener = listener
         self._uvicorn = uvicorn.Config(
             App(self.relay, version),
-            http=JoinedHttpProtocol,
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -55,6 +55,7 @@ class Core:
         self.quotas = Quotas(config, clock)
         self.sessions: dict[SessionId, Session] = {}
         self._creating: set[SessionId] = set()
+        self._unreadable: set[SessionId] = set()
         self._ended: dict[str, int] = {}
         """Closed sessions that their manifest, known to many, would open again; until when."""
 
@@ -71,6 +72,7 @@ class Core:
                 manifest = session.manifest
             except (AirloxError, msgspec.MsgspecError, KeyError, AttributeError):
                 log.exception("a session cannot be read", extra={"session": sid})
+                self._unreadable.add(sid)
                 continue
             if self._is_over(manifest):
                 await self.store.purge(sid)
@@ -169,7 +171,7 @@ class Core:
         self._check_terms(manifest)
         if self._ended.get(sid, 0) > self.clock.now_ms():
             raise Refusal("gone", "the session was closed")
-        if sid in self.sessions or sid in self._creating:
+        if sid in self.sessions or sid in self._creating or sid in self._unreadable:
             raise Refusal("exists", "the session exists already")
         session = Session(sid)
         record = records.Created(self.clock.now_ms(), document)

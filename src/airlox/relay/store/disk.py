@@ -417,9 +417,14 @@ class DiskStore:
         return True
 
     def _flush_logs(self) -> bool:
+        """Writes what waits; False when the disk did not take all of it."""
         with self._logs_lock:
-            failed = sum(not found.flush() for found in self._logs.values())
-        return failed == 0
+            logs = list(self._logs.values())
+        flushed = True
+        for found in logs:
+            with self._logs_lock:  # for one at a time: the writer needs it too
+                flushed = found.flush() and flushed
+        return flushed
 
     def _sync(self, blobs: Sequence[Path] = ()) -> None:
         """Makes blobs, changed logs and all names of sessions durable."""

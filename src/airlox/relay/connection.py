@@ -1,0 +1,99 @@
+"""What a connection needs beyond uvicorn: answers in one packet, and bounds on a request's head.
+
+uvicorn hands the head of an answer to its transport before it knows the body, and uvloop sends
+at once: two system calls, two packets, and a client that is woken twice, for every answer. Here
+what is written in one turn of the event loop is sent together at its end.
+
+uvicorn also waits for the end of a head for ever and however long it grows. Here it may have so
+many bytes and so much time; the time of an idle connection between requests is uvicorn's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES: Final = 64 << 10
+HEAD_S: Final = 30.0
+
+
+class JoinedWrites:
+    """A transport that sends once per turn of the loop; everything else is the real one's."""
+
+    __slots__ = ("_loop", "_parts", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's protocol with both."""
+
+    _awaits_head = True
+    _has_just_ended = False
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        joined = JoinedWrites(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, joined))
+        self._head_timer = self.loop.call_later(HEAD_S, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._has_just_ended = False
+        super().data_received(data)
+        if not self._awaits_head or self._has_just_ended:
+            # Most of these bytes were a body's, or a head's that is complete.
+            self._head_bytes = 0
+            self._stop_timer()
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES:
+            self._give_up()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self._give_up)
+
+    def on_headers_complete(self) -> None:
+        self._awaits_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._awaits_head = True
+        self._has_just_ended = True
+
+    def _give_up(self) -> None:
+        if self._head_bytes == 0:
+            self.transport.close()  # nothing was asked
+        elif not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large or too slow.")
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
