@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airlox.relay import connection
-from airlox.relay.connection import HEAD_BYTES, JoinedWrites
+from airlox.relay.connection import HEAD_BYTES, JOINED_BYTES, JoinedWrites
 from support.relay import Http, RelayThread
 
 
@@ -49,6 +49,17 @@ async def test_one_turn_is_one_send() -> None:
     joined.write(b"next")
     await asyncio.sleep(0)
     assert transport.sent == [b"head body", b"next"]
+
+
+async def test_much_is_sent_at_once() -> None:
+    transport = Transport()
+    joined = over(transport)
+    joined.write(b"head")
+    joined.write(bytes(JOINED_BYTES))
+    assert [len(data) for data in transport.sent] == [4 + JOINED_BYTES]
+    joined.write(b"tail")
+    await asyncio.sleep(0)
+    assert transport.sent[1:] == [b"tail"]
 
 
 async def test_a_close_comes_after_what_was_written() -> None:

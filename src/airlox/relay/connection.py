@@ -15,6 +15,8 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+JOINED_BYTES: Final = 64 << 10
+"""More than this is sent at once, so that a slow reader is noticed as it would be without us."""
 HEAD_BYTES: Final = 64 << 10
 HEAD_S: Final = 30.0
 
@@ -22,24 +24,28 @@ HEAD_S: Final = 30.0
 class JoinedWrites:
     """A transport that sends once per turn of the loop; everything else is the real one's."""
 
-    __slots__ = ("_loop", "_parts", "_transport")
+    __slots__ = ("_bytes", "_loop", "_parts", "_transport")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._parts: list[bytes] = []
+        self._bytes = 0
 
     def write(self, data: bytes) -> None:
         if not self._parts:
             self._loop.call_soon(self._send)
         self._parts.append(data)
+        self._bytes += len(data)
+        if self._bytes > JOINED_BYTES:
+            self._send()
 
     def close(self) -> None:
         self._send()
         self._transport.close()
 
     def _send(self) -> None:
-        parts, self._parts = self._parts, []
+        parts, self._parts, self._bytes = self._parts, [], 0
         if parts and not self._transport.is_closing():
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 

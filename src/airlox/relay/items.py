@@ -267,7 +267,9 @@ class Items:
 
     async def evict_all_delivered(self, session: Session) -> None:
         """For when somebody has gone for whom blobs were kept."""
-        for item_id in list(session.items):
+        for number, item_id in enumerate(list(session.items)):
+            if number % 1000 == 999:
+                await asyncio.sleep(0)  # the list may be long
             if session.is_closed:
                 return
             try:
