@@ -14,14 +14,15 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 _AFTER: Final = 2
 """Bytes after a path that decide whether it ends there."""
 _END_OF_NAME: Final = rb"(?![A-Za-z0-9_\x80-\xff])"
 _END_OF_ONLY_NAME: Final = rb"(?![A-Za-z0-9_\x80-\xff-]|\.[A-Za-z0-9])"
-_START_OF_PATH: Final = rb"(?<![A-Za-z0-9_.~$\x80-\xff-])"
+_STARTS_HERE: Final = rb"(?<![A-Za-z0-9_.~$\x80-\xff-]/)"
+"""After the slash of a path: what stands before that slash is no part of a name."""
 
 
 class Redactor:
@@ -37,7 +38,9 @@ class Redactor:
                 self._names.setdefault(plain, name.encode())
         self.paths: Final = tuple(sorted(self._names, key=len, reverse=True))
         self.longest: Final = len(self.paths[0]) if self.paths else 0
-        self._pattern: Final = re.compile(b"|".join(map(_expression, self.paths)) or b"(?!)")
+        # One literal in front of all alternatives: the search then leaps from slash to slash.
+        rests = b"|".join(map(_expression, self.paths))
+        self._pattern: Final = re.compile(b"/(?:" + rests + b")" if rests else b"(?!)")
 
     def clean(self, data: bytes) -> bytes:
         """`data`, complete, without the paths."""
@@ -49,8 +52,8 @@ class Redactor:
     def stream(self) -> RedactedStream:
         return RedactedStream(self)
 
-    def _next(self, data: bytes, start: int) -> re.Match[bytes] | None:
-        return self._pattern.search(data, start)
+    def _found(self, data: bytes, start: int) -> Iterator[re.Match[bytes]]:
+        return self._pattern.finditer(data, start)
 
     def _undecided(self, data: bytes, start: int) -> int:
         """The first place from `start` on where a path may have begun that is not yet whole."""
@@ -88,21 +91,27 @@ class RedactedStream:
     def _advance(self, new: bytes, *, final: bool) -> bytes:
         data = self._before + self._held + new
         at = len(self._before)
+        stop = self._stop(data, at, final)
         done: list[bytes] = []
-        while True:
-            stop = len(data) if final else self._redactor._undecided(data, at)
-            found = self._redactor._next(data, at)
-            if found is None or found.start() >= stop:
+        for found in self._redactor._found(data, at):
+            if found.start() >= stop:
                 break
             done += (data[at : found.start()], self._redactor._names[found.group()])
             at = found.end()
+            if at > stop:  # the place that was undecided lay inside this path
+                stop = self._stop(data, at, final)
         done.append(data[at:stop])
         self._held = data[stop:]
         self._before = data[:stop][-1:]
         return b"".join(done)
 
+    def _stop(self, data: bytes, start: int, final: bool) -> int:
+        return len(data) if final else self._redactor._undecided(data, start)
+
 
 def _expression(path: bytes) -> bytes:
-    if path.count(b"/") == 1:
-        return _START_OF_PATH + re.escape(path) + _END_OF_ONLY_NAME
-    return re.escape(path) + _END_OF_NAME
+    """What must follow the slash that every path begins with."""
+    rest = re.escape(path[1:])
+    if b"/" not in path[1:]:
+        return _STARTS_HERE + rest + _END_OF_ONLY_NAME
+    return rest + _END_OF_NAME
