@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -117,14 +118,12 @@ def test_any_target_and_any_token(crew: Crew, text: str) -> None:
 )
 def test_what_is_not_http_gets_no_harm_done(crew: Crew, request_bytes: bytes) -> None:
     with socket.create_connection((crew.http.host, crew.http.port), timeout=20) as line:
-        line.sendall(request_bytes)
-        line.shutdown(socket.SHUT_WR)
         answer = b""
-        try:
+        with contextlib.suppress(OSError):  # the relay may have cut the line already
+            line.sendall(request_bytes)
+            line.shutdown(socket.SHUT_WR)
             while part := line.recv(65536):
                 answer += part
-        except ConnectionResetError:
-            pass
     assert not answer or answer.split(b" ")[1] in (b"400", b"404")
     assert Http(f"http://{crew.http.host}:{crew.http.port}").ask("GET", wire.HEALTH).status == 200
 
