@@ -281,20 +281,13 @@ def _runtime() -> str:
 
 
 def _why_not_local(state: Path) -> str | None:
-    """What keeps the local sandbox from running this interpreter here, or None."""
+    """What keeps the local sandbox from being built here, or None."""
     from airlox.sandbox import open_sandbox
     from airlox.sandbox.base import SandboxOptions
 
-    sandbox = open_sandbox("local", SandboxOptions(state_dir=state))
-    report = sandbox.probe()
-    if report.refusal is not None:
-        return report.refusal.message
-    layout = sandbox.layout(state, state, state)
-    for folder in _toolchains():
-        for own in (layout.work, layout.out, layout.home):
-            if f"{folder}/".startswith(f"{own}/"):
-                return f"{folder} lies below {own}, where the sandbox keeps the job's own files"
-    return None
+    roots = tuple(Path(folder) for folder in _toolchains())
+    report = open_sandbox("local", SandboxOptions(state_dir=state, toolchain_roots=roots)).probe()
+    return None if report.refusal is None else report.refusal.message
 
 
 def _toolchains() -> list[str]:

@@ -266,9 +266,7 @@ def first_line(session: Session, job: Job, place: str | None) -> str:
     from airlox.cli import shapes
     from airlox.protocol.job import OneRunner
 
-    key = job.runner
-    names = {p.participant_pub: p.display_name for p in session.participants(sync=False)}
-    parts = [place or names.get(key or "", "a runner"), f"job {job.id}", shapes.what(job.meta)]
+    parts = [place or _runner_name(session, job), f"job {job.id}", shapes.what(job.meta)]
     upload = job.upload
     if upload is not None:
         tree = f"tree {upload.files} files, {size_text(upload.size)}"
@@ -276,6 +274,16 @@ def first_line(session: Session, job: Job, place: str | None) -> str:
         is_known = isinstance(job.meta.target, OneRunner)
         parts.append(f"{tree} ({upload.changed} changed)" if is_known else tree)
     return " · ".join(parts).replace("\n", "\\n")
+
+
+def _runner_name(session: Session, job: Job) -> str:
+    """The name of the runner that got the job; the relay is asked where it is not known here."""
+    key = job.runner
+    for sync in (False, True):
+        for participant in session.participants(sync=sync):
+            if participant.participant_pub == key:
+                return participant.display_name
+    return "a runner"
 
 
 # -- following --------------------------------------------------------------------------------
