@@ -70,6 +70,8 @@ class Terminal:
             start_new_session=True,
         )
         os.close(theirs)
+        self.type("echo up")
+        self.wait_for(r"^up$")
 
     def type(self, line: str) -> None:
         os.write(self._fd, line.encode() + b"\n")
