@@ -192,3 +192,18 @@ class TestPipes:
         done = run("run", "--", "tool", "--json", AIRLOX_INVITE="")
         assert done.returncode == 2
         assert done.stderr.startswith("airlox: no session given")
+
+
+class TestHelpIsQuick:
+    @pytest.mark.parametrize("command", front.COMMANDS)
+    def test_it_loads_no_client(self, command: str) -> None:
+        program = (
+            "import sys\n"
+            f"from airlox.cli.main import main; main([{command!r}, '--help'])\n"
+            "print(*sorted(sys.modules), file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        )
+        loaded = done.stderr.split()
+        assert not {"msgspec", "nacl", "http.client", "airlox.client.session"} & set(loaded)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 from airlox.cli import options
-from airlox.client.session import Session
 from airlox.errors import RelayError
 
 TYPE_CHECKING = False
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from airlox.cli.output import Voice
     from airlox.client.machines import Machine, Machines
+    from airlox.client.session import Session
 
 LONGEST_S = 30 * 86_400
 MB = 1024 * 1024
@@ -27,6 +27,8 @@ DEFAULT_ITEM_MB = 25
 
 def open_session(args: Namespace, voice: Voice, *, link: str | None = None) -> Session:
     """The session of `link`, else of the flags and variables; joined, or taken up again."""
+    from airlox.client.session import Session
+
     return Session.join(
         link or options.read_invite(args, os.environ),
         display_name=_profile(args, "display_name", options.NAME) or "cli",
@@ -51,6 +53,8 @@ def create_session(
     `ttl_s` None lasts until it is closed. With `may_lower`, a relay that wants sessions to end
     gives 30 days, and one that takes smaller items only gives the default size.
     """
+    from airlox.client.session import Session
+
     relay = options.read_relay(args.relay, os.environ)
     while True:
         try:
