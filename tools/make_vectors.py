@@ -485,10 +485,10 @@ def result_cases() -> list[Case]:
         check(
             "allow-list",
             env=msgspec.structs.replace(
-                ENV, network="allow_list", hosts=("*.example.org", "pypi.org:443"), gpus=2
+                ENV, network="allow_list", hosts=("*.example.org", "example.org:443"), gpus=2
             ),
         ),
-        raw("hosts-without-allow-list", lambda v: v["env"].update(hosts=["pypi.org"])),
+        raw("hosts-without-allow-list", lambda v: v["env"].update(hosts=["example.org"])),
         raw("allow-list-without-hosts", lambda v: v["env"].update(network="allow_list")),
         raw(
             "hosts-unsorted",
@@ -540,7 +540,7 @@ def info_cases() -> list[Case]:
         raw("info-no-kinds", lambda v: v.update(kinds=[])),
         raw("info-no-slots", lambda v: v.update(slots=0)),
         raw("info-unknown-field", lambda v: v.update(cpu="x")),
-        raw("info-hosts", lambda v: v.update(network="allow_list", hosts=["pypi.org"])),
+        raw("info-hosts", lambda v: v.update(network="allow_list", hosts=["example.org"])),
         raw("info-hosts-missing", lambda v: v.update(network="allow_list")),
         raw("info-escape", lambda v: v.update(sandbox="\x1b[2J")),
     ]

@@ -61,13 +61,12 @@ class Terminal:
         ours, theirs = pty.openpty()
         self._fd = ours
         self._shell = subprocess.Popen(
-            ["/bin/bash", "--norc", "--noprofile"],
+            ["setsid", "--ctty", "/bin/bash", "--norc", "--noprofile"],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             cwd=folder,
             env=environ | {"PS1": "", "TERM": "dumb"},
-            start_new_session=True,
         )
         os.close(theirs)
         self.type("echo up")
@@ -98,14 +97,16 @@ class Terminal:
         return self.before
 
     def close(self) -> None:
-        """Ctrl-C to what runs, then the end of the shell."""
-        os.write(self._fd, b"\x03")
-        self.type("exit")
+        """Ctrl-C to what runs, then the end of the shell.
+
+        A shell that gets its terminal back throws away what was typed before: it is told again.
+        """
         deadline = time.monotonic() + 20
+        os.write(self._fd, b"\x03")
         while self._shell.poll() is None and time.monotonic() < deadline:
-            # A full terminal would hold the shell up; once the shell has gone, reading fails.
-            if select.select([self._fd], [], [], 0.1)[0]:
-                with suppress(OSError):
+            with suppress(OSError):  # the terminal goes with the shell
+                self.type("exit")
+                while select.select([self._fd], [], [], 0.3)[0]:
                     os.read(self._fd, 65536)
         self._shell.kill()
         self._shell.wait(10)
