@@ -52,8 +52,8 @@ def test_a_full_disk_is_507_and_nothing_is_lost(disk: Path) -> None:
     with RelayThread(data=data) as relay:
         owner.http = Http(relay.url)
         assert texts(owner) == [each.envelope for each in kept]
-        for each in kept:
-            assert owner.get(wire.blob(owner.sid, each.ref.id)).body == each.blob
+        for item in kept:
+            assert owner.get(wire.blob(owner.sid, item.ref.id)).body == item.blob
 
 
 def test_below_the_watermark_nothing_new_is_taken(disk: Path) -> None:

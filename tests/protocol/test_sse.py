@@ -34,7 +34,9 @@ def _at(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(st.lists(_events, max_size=5), st.booleans())
-def test_what_is_encoded_comes_out(events: list[tuple[int | None, str | None, str]], alive: bool):
+def test_what_is_encoded_comes_out(
+    events: list[tuple[int | None, str | None, str]], alive: bool
+) -> None:
     data = b"".join(encode_event(*event) + (comment() if alive else b"") for event in events)
     wanted = []
     id_ = None

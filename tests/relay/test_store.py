@@ -348,7 +348,7 @@ async def test_what_cannot_be_taken_back_stops_all_writing(
         await store.append(SID, [b"before"])
         with monkeypatch.context() as patch:
             patch.setattr(journal, "_sync_data", fail)
-            patch.setattr(journal.os, "ftruncate", fail)
+            patch.setattr("os.ftruncate", fail)
             with pytest.raises(StorageError):
                 await store.append(SID, [b"refused"])
         with pytest.raises(StorageError):

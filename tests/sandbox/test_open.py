@@ -69,10 +69,10 @@ class TestLocal:
     def test_a_folder_that_is_not_the_jobs_is_refused(self, tmp_path: Path) -> None:
         parts.require("root")
         sandbox = open_sandbox("local", SandboxOptions(tmp_path))
-        places = {name: tmp_path / name for name in ("work", "out", "home")}
-        for place in places.values():
+        work, out, home = (tmp_path / name for name in ("work", "out", "home"))
+        for place in (work, out, home):
             place.mkdir()
-        plan = Plan(("true",), (), "/work", limits=Limits(5, None), **places)
+        plan = Plan(("true",), (), "/work", work, out, home, Limits(5, None))
         with pytest.raises(SandboxError) as caught:
             asyncio.run(sandbox.run(plan, on_output=lambda *_: None, cancel=asyncio.Event()))
         assert caught.value.code == "mount_source_owner"

@@ -123,7 +123,7 @@ class Http:
         used = connection or self.connect()
         data = body.encode() if isinstance(body, str) else body
         try:
-            used.request(method, path, data, named)  # type: ignore[arg-type]
+            used.request(method, path, data, named)
             answer = used.getresponse()
             return Answer(answer.status, answer.read(), dict(answer.headers))
         finally:
@@ -196,7 +196,7 @@ class Member:
         return str(self.person.public)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        return self.http.ask(method, path, body, self.token, **headers)
+        return self.http.ask(method, path, body, self.token, connection=None, **headers)
 
     def get(self, path: str) -> Answer:
         return self.ask("GET", path)
