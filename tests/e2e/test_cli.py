@@ -282,6 +282,12 @@ class TestRun:
         assert done.document["signed"] is True
         assert done.document["exit_code"] is None
 
+    def test_layers_that_the_runner_lacks(self, room: Room) -> None:
+        words = ("--runner", "box", "--require-layers", "seccomp,landlock")
+        done = room.sender("run", "--json", *words, "--", "true", code=1)
+        assert done.document["status"] == "refused"
+        assert done.document["signed"] is True
+
     def test_a_limit_beyond_the_session_s_is_refused_before_anything_is_sent(
         self, room: Room
     ) -> None:

@@ -238,7 +238,7 @@ def _choices(args: Namespace, machine: Machine | None) -> dict[str, Any]:
             "fresh": args.fresh,
         }
     if args.require_layers:
-        choices["require_layers"] = options.flat(args.require_layers)
+        choices["require_layers"] = sorted(set(options.flat(args.require_layers)))
     return choices
 
 
