@@ -138,6 +138,13 @@ class TestTell:
         assert saved == [str(tmp_path / "out" / "a.png")]
         assert (tmp_path / "out" / "a.png").read_bytes() == b"png"
 
+    @pytest.mark.parametrize(("reason", "is_told"), [("runner_lost", True), ("other", False)])
+    def test_a_lost_runner_may_come_back(self, reason: str, is_told: bool) -> None:
+        said = Spoken()
+        lost = result(status="failed", exit_code=None, reason=reason, signed=False)
+        ending.tell(lost, [], said.voice)
+        assert ("airlox result -- 7Qk" in said.err.text) == is_told
+
     def test_truncated_output_is_told(self) -> None:
         said = Spoken()
         ending.print_output(result(stdout="x", stdout_truncated=True), said.voice)

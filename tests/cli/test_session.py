@@ -36,7 +36,7 @@ class TestWish:
             "max_item_mb": 25,
             "job_limits": None,
             "features": None,
-            "may_lower": False,
+            "may_lower": (),
         }
 
     def test_a_floor_session_names_no_kinds(self) -> None:
@@ -73,7 +73,7 @@ class TestWish:
         assert given["mode"] == "execute"
         assert given["ttl_s"] is None
         assert given["max_item_mb"] == 100
-        assert given["may_lower"] is True
+        assert given["may_lower"] == (opening.TTL, opening.ITEMS)
         assert given["job_limits"] == {
             "timeout_s": 1800,
             "memory_mb": 4096,
@@ -90,7 +90,7 @@ class TestWish:
             "memory_mb": 512,
             "approve_runners": False,
         }
-        assert given["may_lower"] is False
+        assert given["may_lower"] == (opening.ITEMS,)
 
     @pytest.mark.parametrize(
         "words",
@@ -160,7 +160,7 @@ class TestLowering:
             said.voice,
             ttl_s=None,
             max_item_mb=100,
-            may_lower=True,
+            may_lower=(opening.TTL, opening.ITEMS),
         )
         assert made == "session"
         assert (asked[-1]["ttl"], asked[-1]["max_item_bytes"]) == (30 * 86_400, 25 * opening.MB)
@@ -174,6 +174,6 @@ class TestLowering:
                 Spoken().voice,
                 ttl_s=None,
                 max_item_mb=1,
-                may_lower=False,
+                may_lower=(opening.ITEMS,),
             )
         assert len(asked) == 1

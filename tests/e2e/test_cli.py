@@ -423,8 +423,13 @@ class TestRunners:
         words = ("runner", "join", "--name", "b", "--sandbox", "process")
         assert people["runner"](*words, code=1).err.startswith("airlox: ")
 
-    def test_only_a_runner_s_link_makes_a_runner(self, room: Room) -> None:
+    def test_only_a_runner_s_link_makes_a_runner_and_nothing_else(
+        self, room: Room, tmp_path: Path
+    ) -> None:
         done = room.sender("runner", "join", "--name", "b", "--json", code=1)
+        assert done.error["code"] == "wrong_role"
+        link = room.owner("session", "invites", "--json").document["invites"]["runner"]
+        done = Cli(room.owner.relay, tmp_path, invite=link)("items", "--json", code=1)
         assert done.error["code"] == "wrong_role"
 
 
@@ -477,6 +482,30 @@ class TestMachine:
         agent = Cli(mine.relay, tmp_path / "agent", invite=link)
         assert agent("run", "--", "echo", "by the agent").out == "by the agent\n"
         assert mine("machine", "add", "box", code=1).err.startswith("airlox: a machine called box")
+
+    @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("no", 1), ("", 1)])
+    def test_at_a_terminal_it_asks(
+        self, mine: Cli, relay: str, tmp_path: Path, answer: str, code: int
+    ) -> None:
+        link = mine("machine", "add", "box", "--wait", "0").out.partition("'")[2].partition("'")[0]
+        there = Cli(relay, tmp_path / "there", invite=link)
+        words = ("runner", "join", "--json", "--name", "b", "--sandbox", "process")
+        with there.started(*words, stderr=None) as runner:
+            key = read_note(runner, "joined")["fingerprint"]
+            read_note(runner, "waiting")
+            master, slave = pty.openpty()
+            os.write(master, f"{answer}\n".encode())
+            with mine.started("machine", "approve", "box", stdin=slave) as asking:
+                assert asking.wait(TIMEOUT_S) == code
+                assert asking.stderr is not None
+                said = asking.stderr.read()
+            os.close(master)
+            os.close(slave)
+            assert f"key {key}" in said
+            assert "[y/N]" in said
+            (shown,) = mine("machine", "ls", "--json").document["machines"]
+            assert [r["approved"] for r in shown["runners"]] == [code == 0]
+        mine("machine", "rm", "box")
 
     def test_a_pool(self, mine: Cli, relay: str, tmp_path: Path) -> None:
         printed = mine("machine", "add", "pool", "--wait", "0").out

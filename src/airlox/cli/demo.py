@@ -40,6 +40,7 @@ SAMPLE = Path(__file__).parent / "sample"
 SAMPLE_COMMAND = ("python3", "-m", "unittest", "-v")
 
 _RELAY_PACKAGES = ("uvicorn", "starlette")
+_ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _START_S = 30.0
 _JOIN_S = 60.0
 _LEAVE_S = 20.0
@@ -77,7 +78,7 @@ def run(args: Namespace, voice: Voice) -> int:
             "nothing to run in the tree", hint="write a command after --"
         )
     _check_packages()
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, _leave) for number in _ENDINGS}
     try:
         with ExitStack() as cleaning:
             return _Demo(args, voice, cleaning).play()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Shape = dict[str, Any]
 
 MIB = 1024 * 1024
+RUNNER_LOST = "runner_lost"
+"""The relay's reason for a job whose runner has been away for too long."""
 _SHOWN_LEFT_OUT = 5
 
 
@@ -37,8 +39,8 @@ def tell(result: Result, saved: list[str], voice: Voice) -> None:
             + ", ".join(result.others)
         )
     voice.note(last_line(result), "green" if result.ok else "red")
-    if not result.signed:
-        voice.note(f"if its runner comes back, airlox result -- {result.job} shows the result")
+    if not result.signed and result.reason == RUNNER_LOST:
+        voice.note(f"runner lost; airlox result -- {result.job} shows the result if it comes back")
 
 
 def exit_code(result: Result) -> int:

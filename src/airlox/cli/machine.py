@@ -195,7 +195,7 @@ def create(args: Namespace, voice: Voice, *, runtime: str) -> Session:
         voice,
         ttl_s=None,
         max_item_mb=_ITEM_MB,
-        may_lower=True,
+        may_lower=(opening.TTL, opening.ITEMS),
         mode="execute",
         job_limits={
             "kinds": KINDS,

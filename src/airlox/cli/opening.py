@@ -1,7 +1,7 @@
 """The session a command works in: joined by a link, or made anew.
 
-What a command is asked for beyond what a relay allows is lowered only where the command says so
-(`Wish`), and the person is told.
+What is wished for beyond what a relay allows is lowered only where it was not asked for by name,
+and the person is told.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 
 from airlox.cli import options
-from airlox.errors import RelayError
+from airlox.errors import AirloxError, RelayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Collection
     from typing import Any
 
     from airlox.cli.output import Voice
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 LONGEST_S = 30 * 86_400
 MB = 1024 * 1024
 DEFAULT_ITEM_MB = 25
+TTL, ITEMS = "ttl", "items"
 
 
 def open_session(args: Namespace, voice: Voice, *, link: str | None = None) -> Session:
     """The session of `link`, else of the flags and variables; joined, or taken up again."""
     from airlox.client.session import Session
 
+    link = link or options.read_invite(args, os.environ)
+    _refuse_runner_link(link)
     return Session.join(
-        link or options.read_invite(args, os.environ),
+        link,
         display_name=_profile(args, "display_name", options.NAME) or "cli",
         description=_profile(args, "description", options.DESCRIPTION),
         kind="cli",
@@ -39,19 +43,32 @@ def open_session(args: Namespace, voice: Voice, *, link: str | None = None) -> S
     )
 
 
+def _refuse_runner_link(link: str) -> None:
+    from airlox.protocol.invite import parse_invite
+    from airlox.protocol.keys import Role
+
+    if parse_invite(link).role is Role.RUNNER:
+        raise AirloxError(
+            "this is a runner's link",
+            code="wrong_role",
+            hint="airlox runner join takes it; other commands take an owner's, sender's or "
+            "observer's link",
+        )
+
+
 def create_session(
     args: Namespace,
     voice: Voice,
     *,
     ttl_s: int | None,
     max_item_mb: int,
-    may_lower: bool,
+    may_lower: Collection[str],
     **terms: Any,
 ) -> Session:
     """A new session on the relay of the flags, joined as its owner.
 
-    `ttl_s` None lasts until it is closed. With `may_lower`, a relay that wants sessions to end
-    gives 30 days, and one that takes smaller items only gives the default size.
+    `ttl_s` None lasts until it is closed. Where `may_lower` holds TTL, a relay that wants sessions
+    to end gives 30 days; where it holds ITEMS, one that takes smaller items gives the default.
     """
     from airlox.client.session import Session
 
@@ -70,12 +87,10 @@ def create_session(
                 **terms,
             )
         except RelayError as error:
-            if not may_lower:
-                raise
-            if error.code == "never_expires_not_allowed" and ttl_s is None:
+            if error.code == "never_expires_not_allowed" and TTL in may_lower and ttl_s is None:
                 voice.note("this relay wants sessions to end: this one lasts 30 days")
                 ttl_s = LONGEST_S
-            elif error.code in ("policy", "too_large") and max_item_mb > DEFAULT_ITEM_MB:
+            elif error.code == "policy" and ITEMS in may_lower and max_item_mb > DEFAULT_ITEM_MB:
                 voice.note(f"this relay takes smaller items: up to {DEFAULT_ITEM_MB} MB here")
                 max_item_mb = DEFAULT_ITEM_MB
             else:

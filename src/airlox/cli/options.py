@@ -44,12 +44,19 @@ class CommandLineError(UsageError):
     """The command line makes no sense, whatever the session holds: exit code 2."""
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Wraps texts as usual, but leaves an example as it is written."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example:") else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """Wrong usage is an error like any other, so that `main.py` alone prints errors."""
 
     def __init__(self, *, example: str = "", **settings: Any) -> None:
         super().__init__(
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
             epilog=f"example:\n  {example}" if example else None,
             **settings,

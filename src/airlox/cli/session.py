@@ -218,9 +218,16 @@ def _wish(args: Namespace) -> dict[str, Any]:
         "max_item_mb": args.max_item_mb or (_HOST_RUNNER_ITEM_MB if host_runner else 25),
         "job_limits": ({**_HOST_RUNNER, **given} if host_runner else given) if executes else None,
         "features": options.flat(args.features) or None,
-        # what was asked for by a flag is given or refused; what a profile says may be lowered
-        "may_lower": host_runner and args.ttl is False and args.max_item_mb is None,
+        "may_lower": _from_profile(args),
     }
+
+
+def _from_profile(args: Namespace) -> tuple[str, ...]:
+    """What the profile says and no flag: what was asked for by a flag is given or refused."""
+    if args.profile is None:
+        return ()
+    given = {opening.TTL: args.ttl is not False, opening.ITEMS: args.max_item_mb is not None}
+    return tuple(name for name, by_flag in given.items() if not by_flag)
 
 
 def _job_limits(args: Namespace) -> dict[str, Any]:
@@ -263,10 +270,15 @@ def _print_created(
     session: Session, links: dict[str, str], owner_file: str | None, voice: Voice
 ) -> None:
     if voice.json:
+        import msgspec
+
         shape: dict[str, Any] = {
             "expires_at_ms": session.expires_at_ms,
             "features": list(session.manifest.features),
             "invites": links,
+            "job_limits": msgspec.to_builtins(session.manifest.job_limits),
+            "max_item_bytes": session.manifest.max_item_bytes,
+            "mode": session.manifest.mode.value,
             "session_id": session.session_id,
         }
         if owner_file is not None:
