@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from airlox.protocol import wire
+from airlox.protocol import limits, wire
 from airlox.protocol.item import ItemRef
 from airlox.protocol.keys import Role
-from airlox.protocol.payload import RunnerApprove
+from airlox.protocol.payload import JobCancel, RunnerApprove, RunnerReject
+from airlox.relay.state import STANDING_BLOB_BYTES
 from support.clock import Clock
 from support.crew import Crew
 from support.relay import Answer, Http, Member, RelayThread, join, now_ms, until
@@ -247,8 +248,37 @@ def test_a_waiting_runner_is_a_recipient_of_its_own_approval(relay: RelayThread)
     crew.owner.send(approval)
     crew.sender.post(wire.ack(crew.sid, approval.ref.id))
     assert runner.get(wire.blob(crew.sid, approval.ref.id)).body == approval.blob
-    runner.post(wire.ack(crew.sid, approval.ref.id))
-    assert runner.get(wire.blob(crew.sid, approval.ref.id)).error == "410 evicted"
+
+
+def test_what_newcomers_must_know_of_runners_stays_though_everybody_has_it(
+    relay: RelayThread,
+) -> None:
+    """Whoever joins later can trust no runner without the owner's words about it."""
+    crew = Crew(relay)
+    runner = crew.runner(ready=False)
+    approval = crew.owner.person.post(RunnerApprove(participant_pub=runner.public), at_ms=now_ms())
+    rejection = RunnerReject(participant_pub=runner.public, reason="\0" * limits.REASON_BYTES)
+    longest = crew.owner.person.post(rejection, at_ms=now_ms())
+    cancel = crew.sender.person.post(JobCancel(job=approval.ref), at_ms=now_ms())
+    for author, item in ((crew.owner, approval), (crew.owner, longest), (crew.sender, cancel)):
+        assert author.send(item).status == 201
+        for each in (crew.owner, crew.sender, runner):
+            each.post(wire.ack(crew.sid, item.ref.id))
+    newcomer = join(crew.http, crew.world.person(Role.SENDER))
+    for item in (approval, longest):
+        assert newcomer.get(wire.blob(crew.sid, item.ref.id)).body == item.blob
+    assert newcomer.get(wire.blob(crew.sid, cancel.ref.id)).error == "410 evicted"
+
+
+def test_a_long_event_is_not_kept_for_newcomers(relay: RelayThread) -> None:
+    crew = Crew(relay)
+    bulky = crew.owner.person.post(
+        RunnerReject(participant_pub=crew.owner.public, reason="x" * STANDING_BLOB_BYTES),
+        at_ms=now_ms(),
+    )
+    assert crew.owner.send(bulky).status == 201
+    crew.sender.post(wire.ack(crew.sid, bulky.ref.id))
+    assert crew.sender.get(wire.blob(crew.sid, bulky.ref.id)).error == "410 evicted"
 
 
 def test_a_new_runner_stream_replaces_the_old_and_repeats_what_was_missed(

@@ -256,7 +256,9 @@ class Items:
         """Drops a blob once everybody it is for has it. With nobody to have it, it stays."""
         item = session.items[item_id]
         recipients = session.recipients(item)
-        if not item.has_blob or item.is_leaving or not recipients or recipients & ~item.acks:
+        if item.stands or not item.has_blob or item.is_leaving:
+            return
+        if not recipients or recipients & ~item.acks:
             return
         item.is_leaving = True
         try:

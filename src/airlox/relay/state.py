@@ -16,12 +16,19 @@ import msgspec
 from airlox.protocol.cert import Join, parse_join
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
+from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
+from airlox.protocol.limits import KIB
 from airlox.protocol.manifest import Manifest, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
 from airlox.relay.records import AnyRecord
+
+STANDING: Final = ((Kind.EVENT, Role.OWNER), (Kind.RUNNER_INFO, Role.RUNNER))
+"""What newcomers need to know who runs jobs, by kind and author: approvals, what runners offer."""
+STANDING_BLOB_BYTES: Final = 32 * KIB
+"""The longest reason of a rejection fits."""
 
 
 class Event(NamedTuple):
@@ -96,20 +103,23 @@ class StoredItem:
         "kind",
         "seq",
         "size",
+        "stands",
         "wants",
     )
 
-    def __init__(self, record: records.Posted, seq: int, author_bit: int) -> None:
+    def __init__(self, record: records.Posted, seq: int, author: Participant) -> None:
         self.seq = seq
         self.kind = record.kind
         self.size = record.size
         self.blob_sha256 = record.blob_sha256
         self.envelope_sha256 = sha256(record.envelope.encode())
-        self.author_bit = author_bit
+        self.author_bit = author.bit
         self.acks = 0
         self.has_blob = True
         self.is_leaving = False
         """Its eviction is on the way to the disk. Lives as long as the process."""
+        self.stands = record.size <= STANDING_BLOB_BYTES and (record.kind, author.role) in STANDING
+        """Its blob stays: whoever joins later can trust no runner without it."""
         self.wants: dict[str, int] | None = None
         """Who asked for the evicted blob, and when."""
 
@@ -259,7 +269,7 @@ class Session:
     def _on_posted(self, record: records.Posted) -> None:
         author = self.participants[PublicKey(record.author)]
         item_id = ItemId(record.item)
-        self.items[item_id] = StoredItem(record, len(self.events), author.bit)
+        self.items[item_id] = StoredItem(record, len(self.events), author)
         self.sealed_bytes += record.size
         self.add_event(EventKind.ITEM, {"envelope": record.envelope})
         if record.target is not None:
