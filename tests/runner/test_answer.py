@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from airlox.errors import PolicyError
 from airlox.protocol import limits
+from airlox.protocol.digest import NOTHING_HEX
 from airlox.protocol.encoding import ItemId, b64u_encode
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import AnyRunner, Cause, CauseKind, Env, LeftOut, OutFile, ShellJob, Status
@@ -25,7 +26,7 @@ from airlox.protocol.manifest import (
     build_manifest,
     parse_manifest,
 )
-from airlox.protocol.payload import encode_payload
+from airlox.protocol.payload import decode_payload, encode_payload
 from airlox.runner import answer
 from airlox.runner.answer import Answer
 from airlox.runner.outfiles import Sendable
@@ -83,6 +84,9 @@ def completed(stdout: bytes = b"", stderr: bytes = b"") -> Answer:
     )
 
 
+LOST = answer.lost(REF, ENV, NOTHING_HEX, NOTHING_HEX, None)
+
+
 def out_files(count: int) -> tuple[OutFile, ...]:
     return tuple(OutFile(item=REF, name=f"{n}.png", size=1) for n in range(count))
 
@@ -94,7 +98,7 @@ class TestFit:
         assert not result.stdout_truncated
 
     def test_a_megabyte_of_nul_is_six_in_json_and_is_cut(self) -> None:
-        """The trap of 0.1.0: both streams within their limit, the meta beyond its own."""
+        """[P-RES-3] Both streams are within their limit, the meta is beyond its own."""
         flood = b"\0" * limits.OUTPUT_BYTES
         result = answer._fitted(manifest(), completed(flood, flood), ())
         size = len(encode_payload(result))
@@ -102,12 +106,20 @@ class TestFit:
         assert size > limits.META_BYTES * 0.9, "no more is cut than must be"
         assert result.stdout_truncated
         assert result.stdout.endswith("\0")
+        assert result.stdout_bytes == result.stderr_bytes == limits.OUTPUT_BYTES
+
+    def test_a_stream_that_was_not_cut_has_no_total(self) -> None:
+        flood = b"x" * (limits.OUTPUT_BYTES + 7)
+        result = answer._fitted(manifest(), completed(b"whole", flood), ())
+        assert (result.stdout_bytes, result.stderr_bytes) == (UNSET, len(flood))
+        decode_payload(encode_payload(result), full=True)
 
     @settings(max_examples=30)
     @given(st.integers(1200, 20_000), st.binary(max_size=9000), st.integers(0, 20))
     def test_every_answer_fits_the_sessions_items(
         self, item_bytes: int, text: bytes, count: int
     ) -> None:
+        """[P-RES-3]"""
         small = manifest(item_bytes=item_bytes)
         if not answer.fits_at_all(small, completed()):
             return
@@ -124,6 +136,15 @@ class TestFit:
         assert not answer.fits_at_all(manifest(item_bytes=1000), completed())
         assert answer.fits_at_all(manifest(item_bytes=4000), completed())
 
+    def test_a_long_reason_gives_way(self) -> None:
+        least = next(
+            n for n in range(1000, 9000) if answer.fits_at_all(manifest(item_bytes=n), LOST)
+        )
+        small = manifest(item_bytes=least)
+        result = answer._fitted(small, replace(LOST, reason="\1" * 4000), ())
+        assert answer._fits(small, result)
+        assert result.reason
+
     def test_a_long_list_of_what_was_left_out_gives_way(self) -> None:
         left = tuple(LeftOut(path="p" * 200, reason="r" * 200) for _ in range(100))
         small = manifest(item_bytes=3000)
@@ -133,8 +154,10 @@ class TestFit:
 
 class TestForm:
     def test_a_floor_session_has_the_fields_of_0_1_0_only(self) -> None:
-        result = answer._fitted(manifest(full=False), completed(), ())
-        for name in ("cause", "env", "live", "limits", "peak", "tree", "left_out"):
+        flood = b"x" * (2 * limits.OUTPUT_BYTES)
+        result = answer._fitted(manifest(full=False), completed(flood, flood), ())
+        extended = ("cause", "env", "live", "limits", "peak", "tree", "left_out")
+        for name in (*extended, "stdout_bytes", "stderr_bytes"):
             assert getattr(result, name) is UNSET, name
 
     def test_a_full_session_says_why_where_and_what_was_shown_live(self) -> None:
@@ -250,6 +273,16 @@ class TestReasons:
     def test_a_child_killed_for_memory_is_told_though_the_job_ended_well(self) -> None:
         outcome = base.Outcome(base.Cause.EXIT, exit_code=0, oom_kills=1)
         assert "--memory" in (self.reason(outcome) or "")
+
+    def test_the_peak_counts_what_was_killed(self) -> None:
+        outcome = base.Outcome(base.Cause.EXIT, peak_bytes=9, peak_source="cgroup", oom_kills=2)
+        peak = answer.peak_of(outcome)
+        assert peak is not None
+        assert (peak.memory_bytes, peak.source, peak.oom_kills) == (9, "cgroup", 2)
+        calm = answer.peak_of(replace(outcome, oom_kills=0))
+        assert calm is not None
+        assert calm.oom_kills is UNSET
+        assert answer.peak_of(base.Outcome(base.Cause.EXIT)) is None
 
     def test_causes_carry_what_belongs_to_them(self) -> None:
         assert answer.cause_of(base.Outcome(base.Cause.SIGNAL, signal=15)).signal == 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,19 @@ def options(**given: object) -> RunnerOptions:
 
 
 def test_layers_have_their_version_where_that_says_something() -> None:
-    assert facts.layers(REPORT) == {
+    assert facts.layers(REPORT, network=False) == {
         "landlock": 7,
         "cgroup": 2,
         "seccomp": 0,
         "uid": 1,
         "watcher": 1,
     }
+
+
+def test_a_job_that_has_the_hosts_network_has_no_wall_there() -> None:
+    report = replace(REPORT, layers=(Layer("network", True, "own network"),))
+    assert facts.env(report, options(), network=False, interpreter=None).layers == {"network": 1}
+    assert facts.env(report, options(), network=True, interpreter=None).layers == {"network": 0}
 
 
 def test_env_names_the_interpreter_and_no_path() -> None:
@@ -81,9 +88,19 @@ def test_the_note_says_what_is_offered() -> None:
 
 
 def test_limits_as_they_were_applied() -> None:
-    applied = facts.applied_limits(Limits(timeout_s=5, memory_bytes=None, processes=7))
+    used = Limits(timeout_s=5, memory_bytes=None, processes=7)
+    applied = facts.applied_limits(used, REPORT)
     assert (applied.timeout_s, applied.processes) == (5, 7)
     assert applied.memory_bytes is UNSET
+
+
+@pytest.mark.parametrize(("as_root", "counted"), [(True, UNSET), (False, 7)])
+def test_processes_of_root_are_not_said_to_be_limited_without_walls(
+    as_root: bool, counted: object
+) -> None:
+    report = replace(REPORT, sandbox="process", layers=(Layer("uid", not as_root),))
+    used = Limits(timeout_s=5, memory_bytes=None, processes=7)
+    assert facts.applied_limits(used, report).processes == counted
 
 
 @pytest.mark.parametrize(
@@ -94,6 +111,7 @@ def test_limits_as_they_were_applied() -> None:
         {"memory_mb": 31},
         {"labels": tuple("abcdefghijklmnopq")},
         {"sandbox": "process", "no_network": True},
+        {"sandbox": "local", "gpus": "all"},
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from airlox.errors import UsageError
 from airlox.protocol.invite import owner_invite
 from airlox.runner import start
 from airlox.runner.options import RunnerOptions
+from airlox.sandbox.base import Sandbox, SandboxOptions
 from airlox.sandbox.sweep import lock_state
 
 OPTIONS = RunnerOptions(name="box", cache_root=Path("/nonexistent"), host="lab", path="/bin")
@@ -29,6 +31,24 @@ def test_an_owners_link_is_no_runners_link() -> None:
     with pytest.raises(UsageError) as error, start.prepared(OPTIONS, invite, print):
         pass
     assert error.value.code == "wrong_role"
+
+
+def test_the_sandbox_is_told_where_toolchains_may_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a folder of its own could cover the operator's interpreter."""
+    asked: list[SandboxOptions] = []
+
+    def open_sandbox(name: str, chosen: SandboxOptions) -> Sandbox:
+        asked.append(chosen)
+        return real(name, chosen)
+
+    real = start.open_sandbox
+    monkeypatch.setattr(start, "open_sandbox", open_sandbox)
+    chosen = replace(OPTIONS, sandbox="process", toolchains=(Path("/work/node"),))
+    start._open_sandbox(chosen, tmp_path, print)
+    assert asked[0].toolchain_roots == chosen.toolchain_roots
+    assert Path("/work/node") in asked[0].toolchain_roots
 
 
 def test_state_of_expired_sessions_goes_and_no_other(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ from airlox.sandbox import base
 
 NO_LIVE: Final = LiveTotals(dropped_bytes=0, head=None, segments=0, stderr_bytes=0, stdout_bytes=0)
 _NOTHING: Final = Redactor([])
+_SHORT_REASON: Final = 160
+"""Characters that stay of a reason where a session's items have no room for it."""
 _STEPS: Final = 14
 """Halvings of the output's room: they find it to within 100 bytes."""
 
@@ -85,8 +87,9 @@ def lost(job: ItemRef, env: Env, code_sha256: str, input_sha256: str, tree: str 
 
 
 def fits_at_all(manifest: Manifest, answer: Answer) -> bool:
-    """Whether an answer without output and with a long reason fits into the session's items."""
-    return _fits(manifest, _result(manifest, replace(answer, reason="x" * 1000), 0, ()))
+    """Whether an answer without output and with a short reason fits into the session's items."""
+    worst = "\0" * _SHORT_REASON  # six bytes each
+    return _fits(manifest, _result(manifest, replace(answer, reason=worst), 0, ()))
 
 
 def seal(outbox: Outbox, manifest: Manifest, answer: Answer, files: tuple[Sendable, ...]) -> Parcel:
@@ -136,7 +139,11 @@ def _fitted(manifest: Manifest, answer: Answer, files: tuple[OutFile, ...]) -> R
     fits, too_much = 0, limits.OUTPUT_BYTES
     best = _result(manifest, answer, 0, files)
     if not _fits(manifest, best):
-        best = _result(manifest, replace(answer, left_out=()), 0, files)
+        answer = replace(answer, left_out=())
+        best = _result(manifest, answer, 0, files)
+    if not _fits(manifest, best) and answer.reason is not None:
+        answer = replace(answer, reason=answer.reason[:_SHORT_REASON])
+        best = _result(manifest, answer, 0, files)
     for _ in range(_STEPS):
         middle = (fits + too_much) // 2
         result = _result(manifest, answer, middle, files)
@@ -157,8 +164,8 @@ def _fits(manifest: Manifest, result: Result) -> bool:
 def _result(
     manifest: Manifest, answer: Answer, output_bytes: int, files: tuple[OutFile, ...]
 ) -> Result:
-    stdout = (answer.stdout or Capture(_NOTHING)).text(output_bytes)
-    stderr = (answer.stderr or Capture(_NOTHING)).text(output_bytes)
+    whole_out, whole_err = (each or Capture(_NOTHING) for each in (answer.stdout, answer.stderr))
+    stdout, stderr = whole_out.text(output_bytes), whole_err.text(output_bytes)
     result = Result(
         code_sha256=answer.code_sha256,
         exit_code=answer.exit_code,
@@ -184,6 +191,8 @@ def _result(
         limits=answer.limits or UNSET,
         live=answer.live,
         peak=answer.peak or UNSET,
+        stderr_bytes=whole_err.total_bytes if stderr.truncated else UNSET,
+        stdout_bytes=whole_out.total_bytes if stdout.truncated else UNSET,
         tree=answer.tree or UNSET,
     )
 
@@ -203,6 +212,17 @@ def _cut(reason: str | None) -> str | None:
 
 
 # ── how an outcome reads ─────────────────────────────────────────────────────────────────────
+
+
+def peak_of(outcome: base.Outcome) -> Peak | None:
+    """The largest use of memory, where it was measured."""
+    if outcome.peak_bytes is None or outcome.peak_source is None:
+        return None
+    return Peak(
+        memory_bytes=outcome.peak_bytes,
+        source=outcome.peak_source,  # type: ignore[arg-type]
+        oom_kills=outcome.oom_kills or UNSET,
+    )
 
 
 def cause_of(outcome: base.Outcome) -> Cause:

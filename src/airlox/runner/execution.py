@@ -31,9 +31,11 @@ from airlox.errors import (
     SessionClosed,
     StorageError,
 )
+from airlox.protocol.digest import NOTHING_HEX
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import (
+    AppliedLimits,
     Cause,
     CauseKind,
     Env,
@@ -41,7 +43,6 @@ from airlox.protocol.job import (
     LabelledRunner,
     LeftOut,
     OneRunner,
-    Peak,
     PythonJob,
     code_sha256,
 )
@@ -66,7 +67,6 @@ from airlox.runner.spool import Started
 from airlox.runner.trees import TreeBringer
 from airlox.runner.workspace import Places
 from airlox.sandbox import base, sweep
-from airlox.sandbox.base import Limits
 
 APPROVAL_S: Final = 10.0
 """How long a job waits for the owner's signed approval, which may be on its way."""
@@ -79,9 +79,9 @@ class _Attempt:
 
     order: Order
     env: Env
-    input_sha256: str | None = None
+    input_sha256: str = NOTHING_HEX
     tree: str | None = None
-    applied: Limits | None = None
+    applied: AppliedLimits | None = None
     begun: bool = False
     files: Gathered = field(default_factory=lambda: Gathered((), ()))
     said: str | None = None
@@ -199,7 +199,7 @@ def _check_can_run(bench: Bench, job: Job) -> None:
             hint=f"use --memory {most_mb} or less",
         )
     if job.require_layers is not UNSET:
-        on = facts.layers(bench.report)
+        on = bench.env.layers
         missing = [layer for layer in job.require_layers if not on.get(layer)]
         if missing:
             raise JobRefused(
@@ -262,7 +262,7 @@ async def _run(
     interpreter: Interpreter | None,
 ) -> Answer:
     plan = plan_of(bench, attempt.job, places, interpreter)
-    attempt.applied = plan.limits
+    attempt.applied = facts.applied_limits(plan.limits, bench.report)
     if not isinstance(attempt.job, PythonJob) and attempt.job.script is not UNSET:
         script, owner = attempt.job.script, bench.sandbox.owner()
         await asyncio.to_thread(place_script, places.home, script, owner)
@@ -300,7 +300,7 @@ async def _run(
         reason=_reason(bench, running, attempt, outcome, redactor),
         exit_code=outcome.exit_code if outcome.cause is base.Cause.EXIT else None,
         wall_ms=outcome.wall_ms,
-        peak=_peak(outcome),
+        peak=answers.peak_of(outcome),
         live=totals,
         left_out=attempt.files.left_out,
         stdout=captures[STDOUT],
@@ -324,7 +324,7 @@ def _begin(bench: Bench, attempt: _Attempt) -> None:
         Started(
             job=ref,
             code_sha256=code_sha256(attempt.job),
-            input_sha256=attempt.input_sha256 or "",
+            input_sha256=attempt.input_sha256,
             tree=attempt.tree,
             started_at_ms=now_ms(),
         )
@@ -356,8 +356,8 @@ def _blank(attempt: _Attempt) -> Answer:
         cause=Cause(kind=CauseKind.EXIT),
         reason=None,
         code_sha256=code_sha256(attempt.job),
-        input_sha256=attempt.input_sha256 or sha256().hexdigest(),
-        limits=None if attempt.applied is None else facts.applied_limits(attempt.applied),
+        input_sha256=attempt.input_sha256,
+        limits=attempt.applied,
         tree=attempt.tree,
     )
 
@@ -383,12 +383,6 @@ def _reason(
     return None if reason is None else redactor.clean_text(reason)
 
 
-def _peak(outcome: base.Outcome) -> Peak | None:
-    if outcome.peak_bytes is None or outcome.peak_source is None:
-        return None
-    return Peak(memory_bytes=outcome.peak_bytes, source=outcome.peak_source)  # type: ignore[arg-type]
-
-
 def _answer_to(error: Exception, bench: Bench, running: Running, attempt: _Attempt) -> Answer:
     """The answer to a job that went wrong outside of its program."""
     redactor = Redactor(bench.redactions)
@@ -398,7 +392,7 @@ def _answer_to(error: Exception, bench: Bench, running: Running, attempt: _Attem
         said = redactor.clean_text(f"the runner failed: {type(error).__name__}: {error}")
         cause = Cause(kind=CauseKind.RUNNER_ERROR)
         return replace(_blank(attempt), cause=cause, reason=said)
-    elif error.code == "cancelled" and attempt.input_sha256 is not None:
+    elif error.code == "cancelled":
         by = bench.link.cancelled_by(running.job)
         cause = Cause(kind=CauseKind.CANCELLED, by=UNSET if by is None else by)
     else:

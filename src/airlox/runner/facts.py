@@ -27,6 +27,9 @@ NetworkWord = Literal["off", "allow_list", "on", "open"]
 _NUMBERED: Final = frozenset({"cgroup", "landlock", "seccomp"})
 """Layers whose version is worth signing; their detail begins with it."""
 _NUMBER: Final = re.compile(r"\d+")
+_NETWORK: Final = "network"
+_UID: Final = "uid"
+"""The layer that is off where jobs run as root."""
 
 
 def runner_info(options: RunnerOptions) -> RunnerInfo:
@@ -53,7 +56,7 @@ def runner_info_note(
     return RunnerInfoNote(
         airlox=__version__,
         kinds=kinds,
-        layers=dict(sorted(layers(report).items())[: limits.LAYERS]),
+        layers=dict(sorted(layers(report, network=network).items())[: limits.LAYERS]),
         network=network_word(options, network),
         platform=_platform(),
         sandbox=report.sandbox,
@@ -75,7 +78,7 @@ def env(
     """Where a job ran."""
     return Env(
         airlox=__version__,
-        layers=layers(report),
+        layers=layers(report, network=network),
         network=network_word(options, network),
         platform=_platform(),
         sandbox=report.sandbox,
@@ -86,12 +89,16 @@ def env(
     )
 
 
-def layers(report: Report) -> dict[str, int]:
-    """Each layer with its version or ABI, 1 where it has none, 0 when it is off."""
+def layers(report: Report, *, network: bool) -> dict[str, int]:
+    """Each layer with its version or ABI, 1 where it has none, 0 when it is off.
+
+    A job that has the network has the host's: no wall stands there.
+    """
     found = {}
     for layer in report.layers:
         number = _NUMBER.search(layer.detail) if layer.name in _NUMBERED else None
-        found[layer.name] = (int(number.group()) if number else 1) if layer.on else 0
+        stands = layer.on and not (network and layer.name == _NETWORK)
+        found[layer.name] = (int(number.group()) if number else 1) if stands else 0
     return found
 
 
@@ -108,14 +115,18 @@ def network_of(options: RunnerOptions, session_allows: bool) -> Network:
     return Network.ON if session_allows and not options.no_network else Network.OFF
 
 
-def applied_limits(used: Limits) -> AppliedLimits:
-    """The limits of a plan as the result names them."""
+def applied_limits(used: Limits, report: Report) -> AppliedLimits:
+    """The limits of a plan as the result names them: those that were enforced.
+
+    Without walls the kernel counts the processes of a user, and those of root not at all.
+    """
+    counted = report.sandbox != PROCESS or layers(report, network=True).get(_UID)
     return AppliedLimits(
         timeout_s=round(used.timeout_s),
         disk_bytes=used.disk_bytes,
         memory_bytes=UNSET if used.memory_bytes is None else used.memory_bytes,
         open_files=used.open_files,
-        processes=used.processes,
+        processes=used.processes if counted else UNSET,
     )
 
 

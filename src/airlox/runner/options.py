@@ -61,6 +61,12 @@ class RunnerOptions:
         low, high = limits.JOB_MEMORY_MB
         if self.memory_mb is not None and not low <= self.memory_mb <= high:
             raise UsageError(f"--memory is a number of MB from {low} to {high}")
+        if self.sandbox == "local" and self.gpus != "none":
+            raise UsageError(
+                "--sandbox local shows a job no GPU",
+                code="gpus_not_offered",
+                hint="leave out --gpus",
+            )
         if self.sandbox == "process" and self.no_network:
             raise UsageError(
                 "--sandbox process cannot keep a job off the network",

@@ -201,6 +201,7 @@ def _open_sandbox(options: RunnerOptions, folder: Path, say: Say) -> tuple[Sandb
         require_layers=options.require_layers,
         builder=options.builder,
         gpus=options.gpus,
+        toolchain_roots=options.toolchain_roots,
     )
     sandbox = open_sandbox(options.sandbox, chosen)
     report = sandbox.probe()
