@@ -76,9 +76,7 @@ def _peer() -> tuple[float, float]:
             return _drive(port, "/items", "x" * 43, frames, server.pid)
 
 
-def _drive(
-    port: int, path: str, token: str, frames: list[bytes], pid: int
-) -> tuple[float, float]:
+def _drive(port: int, path: str, token: str, frames: list[bytes], pid: int) -> tuple[float, float]:
     """Posts per second and per CPU-second of the server."""
     shares = [frames[n::WRITERS] for n in range(WRITERS)]
     # Two sending processes: one alone would be the bottleneck.
@@ -111,22 +109,44 @@ def _send_all(port: int, path: str, token: str, shares: list[list[bytes]], gate:
     for share in shares:
         writer = socket.create_connection(("127.0.0.1", port), timeout=60)
         writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        selector.register(writer, selectors.EVENT_READ, iter(share))
+        selector.register(writer, selectors.EVENT_READ, _Writer(iter(share)))
     gate.wait(60)  # type: ignore[attr-defined]
     for key in list(selector.get_map().values()):
         _send_next(key.fileobj, key.data, head, selector)  # type: ignore[arg-type]
     while selector.get_map():
         for key, _ in selector.select(60):
-            answer = key.fileobj.recv(65536)  # type: ignore[union-attr]
-            if not answer.startswith(b"HTTP/1.1 20"):
-                raise RuntimeError(answer[:200])
-            _send_next(key.fileobj, key.data, head, selector)  # type: ignore[arg-type]
+            if key.data.takes(key.fileobj.recv(65536)):  # type: ignore[union-attr]
+                _send_next(key.fileobj, key.data, head, selector)  # type: ignore[arg-type]
 
 
-def _send_next(
-    writer: socket.socket, frames: Iterator[bytes], head: bytes, selector: object
-) -> None:
-    frame = next(frames, None)
+class _Writer:
+    """The frames of one connection, and its answer as far as it has come."""
+
+    def __init__(self, frames: Iterator[bytes]) -> None:
+        self.frames = frames
+        self._answer = b""
+
+    def takes(self, data: bytes) -> bool:
+        """Whether the answer is whole now. A server may send its head and its body apart."""
+        self._answer += data
+        head, end, body = self._answer.partition(b"\r\n\r\n")
+        if not data or not head.startswith(b"HTTP/1.1 20"[: len(head)]):
+            raise RuntimeError(self._answer[:200])
+        if not end or len(body) < _content_length(head):
+            return False
+        self._answer = b""
+        return True
+
+
+def _content_length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line[15:])
+    raise RuntimeError("an answer does not say how long it is")
+
+
+def _send_next(writer: socket.socket, share: _Writer, head: bytes, selector: object) -> None:
+    frame = next(share.frames, None)
     if frame is None:
         selector.unregister(writer)  # type: ignore[attr-defined]
         writer.close()

@@ -48,7 +48,8 @@ def _ours() -> float:
     world = World(now_ms=int(time.time() * 1000))
     sid = world.keys.session_id
     observer = world.person(Role.OBSERVER)
-    with relay("--ephemeral") as (address, pid):
+    most = str(STREAMS + 100)
+    with relay("--ephemeral", "--max-streams-per-participant", most) as (address, pid):
         port = int(address.rsplit(":", 1)[1])
         _call(port, "POST", wire.SESSIONS, world.document.encode())
         answer = _call(port, "POST", wire.participants(sid), observer.join.encode())

@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.2.0"
 
+TYPE_CHECKING = False  # what importing `typing` would cost is most of `airlox --version`
 if TYPE_CHECKING:
+    from typing import Any
+
     from airlox.client.aio import AsyncSession
     from airlox.client.jobs import Job, OutFile, Result
     from airlox.client.session import Session
