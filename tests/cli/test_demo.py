@@ -37,7 +37,13 @@ JOB: Any = SimpleNamespace(
 
 
 def result(**changes: Any) -> Result:
-    values = {"status": "completed", "exit_code": 0, "reason": None, "runner": "K", "tree": "D"}
+    values: dict[str, Any] = {
+        "status": "completed",
+        "exit_code": 0,
+        "reason": None,
+        "runner": "K",
+        "tree": "D",
+    }
     return Result(job="j", stdout="the output\nok\n", **(values | changes))
 
 

@@ -34,7 +34,7 @@ class TestOptions:
             parse(
                 *("--labels", "gpu,a100", "--labels", "big", "--description", "8 cores"),
                 *("--require-layers", "seccomp,landlock", "--job-user", "nobody"),
-                *("--concurrency", "4", "--no-network", "--memory", "2G", "--gpus", "all"),
+                *("--concurrency", "4", "--no-network", "--memory", "2G"),
                 *("--python", "py", "--toolchain", "tools", "--no-workspace", "--work-root", "w"),
             )
         )
@@ -42,12 +42,15 @@ class TestOptions:
         assert chosen.description == "8 cores"
         assert chosen.require_layers == ("seccomp", "landlock")
         assert chosen.job_user == "nobody"
-        assert (chosen.concurrency, chosen.memory_mb, chosen.gpus) == (4, 2048, "all")
+        assert (chosen.concurrency, chosen.memory_mb) == (4, 2048)
         assert chosen.no_network
         assert chosen.python == tmp_path / "py"
         assert chosen.toolchains == (tmp_path / "tools",)
         assert not chosen.workspaces
         assert chosen.work_root == tmp_path / "w"
+
+    def test_gpus(self) -> None:
+        assert runner.runner_options(parse("--unsandboxed", "--gpus", "2")).gpus == "2"
 
     def test_unsandboxed_is_another_word(self) -> None:
         assert runner.runner_options(parse("--unsandboxed")).sandbox == "process"
