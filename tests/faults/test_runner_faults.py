@@ -138,6 +138,32 @@ def test_a_result_survives_a_restart_of_the_runner(
         assert runner.notes("job_lost") == []
 
 
+def test_a_runner_that_joined_before_waits_for_its_relay(
+    session: Session, relay: RelayProgram, tmp_path: Path
+) -> None:
+    with runner_for(session, tmp_path) as runner:
+        runner.note("ready")
+        assert runner.stop() == 0
+        relay.kill()
+        runner.start()
+        assert "trying again" in runner.note("away")["text"]
+        relay.start()
+        runner.note("ready")
+        assert session.run_shell(["true"], runner="box").wait(WAIT_S).ok
+        assert runner.stop() == 0
+
+
+def test_a_runner_that_never_joined_says_that_its_relay_is_not_there(
+    session: Session, relay: RelayProgram, tmp_path: Path
+) -> None:
+    relay.kill()
+    with runner_for(session, tmp_path) as runner:
+        assert runner.wait() == 1
+    error = runner.notes("error")[0]
+    assert error["code"] == "connection_lost"
+    assert "check that the address is right and the relay is running" in error["text"]
+
+
 def test_a_stopped_runner_cancels_its_job_and_reports_it(session: Session, tmp_path: Path) -> None:
     with runner_for(session, tmp_path) as runner:
         runner.note("ready")

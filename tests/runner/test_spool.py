@@ -179,8 +179,10 @@ def test_a_full_disk_keeps_the_result_in_memory(
         assert not spool.add(parcel(1, "file-a"))
     assert not spool.is_empty()
     assert spool.lost() == []
+    spool.begin(started(1))  # what `lost` saw to is there in life
     spool.post_all(relay.hear)
     assert relay.got == ["file-a", "result 1"]
+    assert spool_in(tmp_path, relay).lost() == [], "it has its result"
 
 
 def test_an_unfinished_parcel_is_not_posted(tmp_path: Path, relay: Relay) -> None:

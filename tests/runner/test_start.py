@@ -12,6 +12,7 @@ from airlox.errors import UsageError
 from airlox.protocol.invite import owner_invite
 from airlox.runner import start
 from airlox.runner.options import RunnerOptions
+from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Sandbox, SandboxOptions
 from airlox.sandbox.sweep import lock_state
 
@@ -39,12 +40,11 @@ def test_the_sandbox_is_told_where_toolchains_may_lie(
     """Else a folder of its own could cover the operator's interpreter."""
     asked: list[SandboxOptions] = []
 
-    def open_sandbox(name: str, chosen: SandboxOptions) -> Sandbox:
+    def ask(name: str, chosen: SandboxOptions) -> Sandbox:
         asked.append(chosen)
-        return real(name, chosen)
+        return open_sandbox(name, chosen)
 
-    real = start.open_sandbox
-    monkeypatch.setattr(start, "open_sandbox", open_sandbox)
+    monkeypatch.setattr(start, "open_sandbox", ask)
     chosen = replace(OPTIONS, sandbox="process", toolchains=(Path("/work/node"),))
     start._open_sandbox(chosen, tmp_path, print)
     assert asked[0].toolchain_roots == chosen.toolchain_roots

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from airlox.client.deadline import Deadline
@@ -17,6 +18,7 @@ from airlox.protocol.encoding import ItemId
 from airlox.runner import answer, facts
 from airlox.runner.bench import Bench
 from airlox.runner.notes import Note, Say
+from airlox.runner.patience import patiently
 from airlox.runner.slots import Slots
 
 HEARTBEAT_S: Final = 10.0
@@ -39,6 +41,8 @@ class Contact:
         self._loop = asyncio.get_running_loop()
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
+        self._silent = False
+        """Whether the relay did not take the last heartbeat: said once."""
         bench.spool.on_added = self._post_soon
 
     def beat_soon(self) -> None:
@@ -50,10 +54,15 @@ class Contact:
         bench = self._bench
         for lost in await asyncio.to_thread(bench.spool.lost):
             found = answer.lost(lost.job, bench.env, lost.code_sha256, lost.input_sha256, lost.tree)
-            parcel = answer.seal(bench.link.outbox, bench.manifest, found, ())
-            await asyncio.to_thread(bench.spool.add, parcel)
             text = f"job {lost.job.id} was lost with an earlier runner"
             self._say(Note("job_lost", text, {"job": lost.job.id}))
+            try:
+                parcel = answer.seal(bench.link.outbox, bench.manifest, found, ())
+            except AirloxError as error:
+                self._gave_up(ItemId(lost.job.id), error.message)
+                bench.spool.end(ItemId(lost.job.id))
+            else:
+                await asyncio.to_thread(bench.spool.add, parcel)
         self._to_post.set()
 
     async def offer(self) -> None:
@@ -71,21 +80,29 @@ class Contact:
         )
         if link.timeline.read(lambda view: view.runner_infos.get(link.public)) != note:
             sealed = await asyncio.to_thread(link.outbox.seal, note)
-            await bench.threads.call(link.outbox.post, sealed)
+            post = partial(link.outbox.post, sealed)
+            await bench.threads.call(patiently, post, link.api.pause)
 
     async def keep_in_touch(self) -> None:
         """A heartbeat every ten seconds, and whenever something changed."""
         while True:
-            self._beat.clear()
-            try:
-                await self._bench.threads.call(self._heartbeat)
-            except (ConnectionLost, RelayError) as error:
-                if isinstance(error, RelayError) and error.status in (401, 404, 410):
-                    self._end_with(self._bench.link.api.end_of_session(error))
-                else:
-                    self._say(Note("warning", f"no heartbeat reached the relay: {error.message}"))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._beat.wait(), HEARTBEAT_S)
+            self._beat.clear()
+            await self.beat()
+
+    async def beat(self) -> None:
+        """One heartbeat: from it on the relay knows that the runner is there."""
+        try:
+            await self._bench.threads.call(self._heartbeat)
+        except (ConnectionLost, RelayError) as error:
+            if isinstance(error, RelayError) and error.status in (401, 404, 410):
+                self._end_with(self._bench.link.api.end_of_session(error))
+            elif not self._silent:
+                self._silent = True
+                self._say(Note("warning", f"no heartbeat reached the relay: {error.message}"))
+        else:
+            self._silent = False
 
     async def post_results(self) -> None:
         """Post what is in the spool, whenever there is something."""
@@ -124,5 +141,5 @@ class Contact:
         api.heartbeat(self._slots.current, free)
 
     def _gave_up(self, job: ItemId, why: str) -> None:
-        text = f"the relay will not take the result of job {job}: {why}"
+        text = f"the result of job {job} cannot be posted: {why}"
         self._say(Note("warning", text, {"job": job}))

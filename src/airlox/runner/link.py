@@ -12,6 +12,7 @@ import secrets
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from airlox import safefs
@@ -22,7 +23,7 @@ from airlox.client.outbox import Outbox
 from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed
 from airlox.client.timeline import Timeline
-from airlox.errors import ConnectionLost, JobRefused, ProtocolError, RelayError, StorageError
+from airlox.errors import JobRefused, ProtocolError, RelayError, StorageError
 from airlox.protocol import limits, pack, wire
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.digest import hash_of
@@ -34,6 +35,7 @@ from airlox.protocol.live import RANDOM_BYTES, LiveWriter
 from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
 from airlox.protocol.view import ItemStatus, Participant, Record
+from airlox.runner.patience import patiently
 
 STANDING: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
 """Items a runner must know before it takes a job; all else is opened on need."""
@@ -42,7 +44,6 @@ PATIENCE_S: Final = 60.0
 """How long a job that was given to this runner is held on to while the relay is away, or while
 the holders of an input are asked for it."""
 RETRY_S: Final = 0.5
-_LATER: Final = frozenset({429, 500, 502, 503, 504})
 DONE_BYTES: Final = 64 * limits.MIB
 
 
@@ -161,21 +162,15 @@ class Link:
 
         A claim may be repeated: the relay lets a runner claim what it has claimed.
         """
-        until = Deadline.after(PATIENCE_S)
-        while True:
-            try:
-                self.api.claim(job)
-                return True
-            except RelayError as error:
-                if error.status in (404, 409):
-                    return False
-                if error.status not in _LATER or until.passed:
-                    raise
-            except ConnectionLost:
-                if until.passed:
-                    raise
-            if not self.api.pause(RETRY_S):
-                return False
+        try:
+            patiently(
+                partial(self.api.claim, job), self.api.pause, until=Deadline.after(PATIENCE_S)
+            )
+        except RelayError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
 
     def order(self, job: ItemId) -> Order | None:
         """The verified job, or None when its bytes cannot be had. Raises Unverified."""

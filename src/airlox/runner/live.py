@@ -19,10 +19,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from airlox.errors import AirloxError, ConnectionLost, RelayError
+from airlox.errors import AirloxError
 from airlox.protocol import limits
 from airlox.protocol.job import LiveTotals
 from airlox.protocol.live import STDERR, STDOUT, LiveWriter, Piece
+from airlox.runner.patience import may_pass
 from airlox.runner.redact import Redactor
 
 FLUSH_S: Final = 0.05
@@ -36,7 +37,6 @@ BYTES_PER_S: Final = 512 * limits.KIB
 RETRY_S: Final = 0.5
 CLOSE_S: Final = 5.0
 """How long the end of the output may take to reach the relay before the result goes its way."""
-_LATER: Final = frozenset({429, 500, 502, 503, 504})
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -150,14 +150,10 @@ class LiveOutput:
         """True when the relay has the frame, or will never take it."""
         try:
             await self._send(frame)
-        except ConnectionLost:
-            return False
-        except RelayError as error:
-            if error.status in _LATER:
+        except AirloxError as error:
+            if may_pass(error):
                 return False
             self._refused = error.code != "duplicate"
-        except AirloxError:
-            self._refused = True
         return True
 
 

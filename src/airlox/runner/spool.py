@@ -21,23 +21,22 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from airlox import safefs
-from airlox.errors import AirloxError, ConnectionLost, RelayError, SessionClosed, StorageError
+from airlox.errors import AirloxError, RelayError, SessionClosed, StorageError
 from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.item import ItemRef, SealedItem
+from airlox.runner.patience import Pause, patiently
 from airlox.sandbox.collect import remove_tree
 
 FRAME_BYTES: Final = limits.ITEM_BYTES + limits.ENVELOPE_BYTES + limits.META_BYTES
 STARTED_BYTES: Final = 16 * limits.KIB
-FIRST_WAIT_S: Final = 0.5
-LONGEST_WAIT_S: Final = 8.0
-_LATER: Final = frozenset({429, 500, 502, 503, 504, 507})
 _FILE, _RESULT, _BARE = "010", "500", "900"
 
 
@@ -63,14 +62,10 @@ class Parcel:
 
 
 Post = Callable[[bytes], None]
-Pause = Callable[[float], bool]
 
 
 class Spool:
-    """What one runner has still to post. Safe to share between threads.
-
-    `pause` waits some seconds and says whether to go on.
-    """
+    """What one runner has still to post. Safe to share between threads."""
 
     def __init__(self, folder: Path, post: Post, pause: Pause) -> None:
         self._spool = folder / "spool"
@@ -146,6 +141,7 @@ class Spool:
             if isinstance(parcel, Parcel):
                 with self._lock:
                     self._in_memory.remove(parcel)
+                self.end(job)
             else:
                 remove_tree(parcel)
 
@@ -183,26 +179,16 @@ class Spool:
 
     def _deliver(self, frame: bytes) -> None:
         """Post one frame until the relay has it. Raises RelayError when it never will."""
-        wait_s = FIRST_WAIT_S
-        while True:
-            try:
-                self._post(frame)
+        try:
+            patiently(partial(self._post, frame), self._pause)
+        except RelayError as error:
+            if error.code == "duplicate":
                 return
-            except RelayError as error:
-                if error.code == "duplicate":
-                    return
-                if error.status in (401, 404, 410):
-                    raise SessionClosed(
-                        "the session has ended, or this runner was cut off", code="session_gone"
-                    ) from error
-                if error.status not in _LATER:
-                    raise
-                later: RelayError | ConnectionLost = error
-            except ConnectionLost as error:
-                later = error
-            if not self._pause(wait_s):
-                raise ConnectionLost("stopped before the relay had the result") from later
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            if error.status in (401, 404, 410):
+                raise SessionClosed(
+                    "the session has ended, or this runner was cut off", code="session_gone"
+                ) from error
+            raise
 
     # ── the folder ──────────────────────────────────────────────────────────────────────────
 

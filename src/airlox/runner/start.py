@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from airlox import safefs
+from airlox.client.cache import SessionCache
 from airlox.client.membership import Profile, enter, now_ms, rejoin
 from airlox.client.relay_api import RelayApi
 from airlox.errors import AirloxError, UsageError
@@ -26,6 +28,7 @@ from airlox.runner.link import Link
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
 from airlox.runner.packages import NO_RUNTIME, PythonSupply
+from airlox.runner.patience import patiently
 from airlox.runner.spool import Spool
 from airlox.runner.threads import Threads
 from airlox.runner.workspace import Workspaces
@@ -55,7 +58,7 @@ def prepared(options: RunnerOptions, invite: Invite, say: Say) -> Iterator[Bench
             code="wrong_role",
             hint="start the runner with the session's runner invite",
         )
-    manifest = _fetch_manifest(invite, say)
+    manifest = _fetch_manifest(options, invite, say)
     session = _check_session(manifest, options)
     folder = state_folder(options, manifest.session_id)
     with lock_state(folder) as state:
@@ -122,17 +125,37 @@ def _prepare(
 # ── the session ──────────────────────────────────────────────────────────────────────────────
 
 
-def _fetch_manifest(invite: Invite, say: Say) -> Manifest:
-    """The session's terms, before anything is done in its name."""
+def _fetch_manifest(options: RunnerOptions, invite: Invite, say: Say) -> Manifest:
+    """The session's terms, before anything is done in its name.
+
+    A runner that has joined before waits for a relay that is away: after a power cut it may be
+    there first. For one that has not, the link is more likely to be wrong.
+    """
     api = RelayApi.connect(
         invite.base_url, invite.session_id, on_warning=lambda text: say(Note("warning", text))
     )
     try:
-        manifest = parse_manifest(api.fetch_manifest())
+        if _has_joined(options, invite):
+            document = patiently(api.fetch_manifest, api.pause, on_wait=partial(_say_away, say))
+        else:
+            document = api.fetch_manifest()
     finally:
         api.close()
+    manifest = parse_manifest(document)
     check_invite(invite, manifest)
     return manifest
+
+
+def _has_joined(options: RunnerOptions, invite: Invite) -> bool:
+    cache = SessionCache(os.fspath(options.cache_root), invite.session_id)
+    name = _profile(options).identity_name(invite.role)
+    return cache.load_identity(name) is not None
+
+
+def _say_away(say: Say, error: AirloxError) -> None:
+    if error.code == "tls":  # somebody must look at it
+        raise error
+    say(Note("away", f"{error.message}; trying again until it is back"))
 
 
 def _check_session(manifest: Manifest, options: RunnerOptions) -> JobLimits:
@@ -156,14 +179,10 @@ def _come_in(options: RunnerOptions, invite: Invite, say: Say) -> Link:
     def warn(text: str) -> None:
         say(Note("warning", text))
 
-    profile = Profile(
-        display_name=options.name,
-        kind=ClientKind.RUNNER,
-        description=options.description,
-        runner=facts.runner_info(options),
-    )
+    profile = _profile(options)
     membership = enter(invite, profile, cache_root=os.fspath(options.cache_root), on_warning=warn)
     link = Link(membership, options.name, on_warning=warn)
+    patiently(link.sync, link.api.pause, on_wait=partial(_say_away, say))
     if _must_rejoin(link, profile):
         link = Link(rejoin(membership, profile), options.name, on_warning=warn)
         link.sync()
@@ -173,12 +192,20 @@ def _come_in(options: RunnerOptions, invite: Invite, say: Say) -> Link:
     return link
 
 
+def _profile(options: RunnerOptions) -> Profile:
+    return Profile(
+        display_name=options.name,
+        kind=ClientKind.RUNNER,
+        description=options.description,
+        runner=facts.runner_info(options),
+    )
+
+
 def _must_rejoin(link: Link, profile: Profile) -> bool:
     """Whether the token works no more, or what was signed at the join is no longer so.
 
     Raises SessionClosed when the session has ended or the owner rejected this runner.
     """
-    link.sync()
     ended = link.timeline.ended
     if ended is not None:
         if ended.code == "cut_off" and link.rejection() is None:

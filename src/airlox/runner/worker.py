@@ -103,8 +103,13 @@ class _Worker:
 
     async def _open(self) -> None:
         """Settle what an earlier life left, say what is offered, then open for work."""
-        await self._contact.report_lost()
-        await self._contact.offer()
+        try:
+            await self._contact.report_lost()
+            await self._contact.offer()
+        except SessionClosed as error:
+            self._end_with(error)
+            return
+        await self._contact.beat()
         self._listen(self._link.timeline.feed(), self._on_session_event)
         self._listen(self._link.runner_feed(), self._on_runner_event)
         self._look_at_approval()
