@@ -14,7 +14,7 @@ from airlox.client.jobs import Job
 from airlox.client.session import Session
 from airlox.errors import WaitTimeout
 
-INNER = {"settle", "upload", "final", "closed"}
+INNER = {"settle", "upload", "final", "follower", "wait_with", "output_with"}
 """What a job offers to its follower, not to callers."""
 DIFFERENT = {"Job": "AsyncJob", "list[Job]": "list[AsyncJob]", "ItemStream": "AsyncIterator[Item]"}
 
@@ -50,20 +50,33 @@ def test_nothing_more() -> None:
     assert public(AsyncJob) - public(Job) - {"ref", "meta"} == set()
 
 
-class SlowJob:
-    """Stands where a Job does: waits until it is closed."""
+class SlowWait:
+    """Stands where a Follower does."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
-        self.started = threading.Event()
-
-    def wait(self, timeout: float | None = None) -> None:
-        self.started.set()
-        assert self.closed.wait(20)
-        raise WaitTimeout("closed", code="closed")
 
     def close(self) -> None:
         self.closed.set()
+
+
+class SlowJob:
+    """Stands where a Job does: waits until the wait is closed."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.waits: list[SlowWait] = []
+
+    def follower(self, timeout: float | None = None) -> SlowWait:
+        self.waits.append(SlowWait())
+        return self.waits[-1]
+
+    def wait_with(self, wait: SlowWait) -> str:
+        self.started.set()
+        if len(self.waits) > 1:
+            return "done"
+        assert wait.closed.wait(20)
+        raise WaitTimeout("closed", code="closed")
 
 
 def test_cancelling_a_wait_closes_its_handle() -> None:
@@ -75,6 +88,9 @@ def test_cancelling_a_wait_closes_its_handle() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert slow.waits[0].closed.is_set()
+        # that wait alone: the job can be waited for again, as after `asyncio.wait_for`
+        assert await job.wait() == "done"  # type: ignore[comparison-overlap]
         await asyncio.to_thread(workers.end)
 
     asyncio.run(scenario())

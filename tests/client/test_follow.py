@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,17 +28,20 @@ class Desk:
         self.runner = self.world.person(Role.RUNNER, "box")
         self.ref = ItemRef(blob_sha256="A" * 43, id="A" * 22)
         self.approved = True
+        self.synced: Callable[[], None] = lambda: None
         self.warnings: list[str] = []
         keys = self.world.keys
         core: Any = SimpleNamespace(
-            api=None,
+            api=SimpleNamespace(scope=lambda deadline: None),
             manifest=self.world.manifest,
             membership=SimpleNamespace(invite=SimpleNamespace(session_key=keys.session_key)),
-            timeline=SimpleNamespace(read=lambda ask: self.approved, sync=lambda kinds: None),
+            timeline=SimpleNamespace(
+                read=lambda ask: self.approved, sync=lambda kinds, api: self.synced()
+            ),
             on_warning=self.warnings.append,
         )
         job: Any = SimpleNamespace(
-            id=self.ref.id, ref=self.ref, runner=self.runner.public, closed=False, upload=None
+            id=self.ref.id, ref=self.ref, runner=self.runner.public, upload=None
         )
         self.follower = Follower(core, job, Deadline.after(5))
 
@@ -122,7 +126,10 @@ def test_any_changed_byte_is_refused(desk: Desk) -> None:
     assert desk.read(frame) == [Output("stdout", b"0\n")]
 
 
-@pytest.mark.parametrize("data", ["", "{}", '{"frame":5}', '{"frame":"*"}', "[" * 99_999, "null"])
+@pytest.mark.parametrize(
+    "data",
+    ["", "{}", '{"frame":5}', '{"frame":"*"}', '{"frame":"é"}', "[" * 99_999, "null"],
+)
 def test_nonsense_stops_nothing(desk: Desk, data: str) -> None:
     assert desk.feed(data) == []
     assert len(desk.warnings) == 1

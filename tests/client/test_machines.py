@@ -102,6 +102,9 @@ def test_a_damaged_file_is_named_with_its_remedy(tmp_path: Path, content: bytes)
     with pytest.raises(StorageError) as caught:
         machines.get("box")
     assert caught.value.code == "damaged"
+    # it does not hide the others
+    machines.add(machine("other"))
+    assert [found.name for found in machines.all()] == ["other"]
     assert str(path) in str(caught.value)
 
 

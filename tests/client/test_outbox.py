@@ -86,10 +86,13 @@ class Desk:
             self.cache,
         )
         self.stored: str | None = None
+        self.look_ups: Iterator[Exception] = iter(())
         self.warnings: list[str] = []
         self.outbox = Outbox(self.me, self._announced, on_warning=self.warnings.append)
 
     def _announced(self, item: ItemId, api: RelayApi) -> str | None:
+        for failure in self.look_ups:
+            raise failure
         return self.stored
 
 
@@ -121,6 +124,16 @@ def test_a_duplicate_after_a_lost_answer_is_ours(tmp_path: Path) -> None:
     sealed = desk.outbox.seal(Text(text="hello"))
     desk.stored = sealed.envelope
     assert desk.outbox.post(sealed) == sealed.ref
+
+
+def test_a_line_that_breaks_while_a_duplicate_is_looked_at_costs_nothing(tmp_path: Path) -> None:
+    """Else the caller is told of a failure, sends it anew, and there are two items."""
+    desk = Desk(tmp_path, LOST, DUPLICATE, DUPLICATE, DUPLICATE)
+    desk.look_ups = iter([LOST, RelayError(503, "busy", "x")])
+    sealed = desk.outbox.seal(Text(text="hello"))
+    desk.stored = sealed.envelope
+    assert desk.outbox.post(sealed) == sealed.ref
+    assert len(set(desk.relay.frames)) == 1
 
 
 @pytest.mark.parametrize("stored", [None, "another envelope"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Iterator
 from email.utils import formatdate
 
@@ -20,9 +21,11 @@ from airlox.errors import (
     RelayError,
     SessionClosed,
 )
+from airlox.protocol.keys import SigningKey
 from support.scripted import Peer, Request, Scripted, always
 
 SID = "ax_" + "a" * 26
+KEY = SigningKey.from_seed(b"k" * 32).public
 
 
 @pytest.fixture(autouse=True)
@@ -260,21 +263,125 @@ def test_runners_and_jobs() -> None:
     runners = [{"signed_join": "j", "online": True, "extra": 1}, {"online": True}, 7]
     recorder = Recorder(
         (200, {"runners": runners}),
-        (200, {"runner": "key"}),
+        (200, {"runner": KEY}),
         (200, {"job": "j", "state": "failed", "runner": None, "reason": "cancelled"}),
-        (200, {"state": "assigned"}),
+        (200, {"state": "assigned", "runner": KEY}),
         (200, {"rejected": True}),
     )
     with Scripted(recorder) as server:
         api = api_of(server)
         assert [entry.signed_join for entry in api.runners()] == ["j"]
-        assert api.post_job(b"frame", '{"type":"any"}') == "key"
+        assert api.post_job(b"frame", '{"type":"any"}') == KEY
         assert api.job("j").reason == "cancelled"
-        assert api.job("j").runner is None
+        assert api.job("j").runner == KEY
         api.heartbeat("j", free_slots=2)
         api.close()
     assert recorder.requests[1].headers["airlox-target"] == '{"type":"any"}'
     assert json.loads(recorder.requests[4].body) == {"job": "j", "slots": 2}
+
+
+def test_what_the_relay_says_of_a_job_is_cut_and_cleaned() -> None:
+    """Its words go to terminals, its runner is used as a key."""
+    said = {"state": "x" * 99, "runner": "\x1b]0;no key", "reason": "\x1b[2J" + "y" * 9999}
+    recorder = Recorder((200, said), (200, {"runner": "no key"}))
+    with Scripted(recorder) as server:
+        api = api_of(server)
+        status = api.job("j")
+        with pytest.raises(ProtocolError) as caught:
+            api.post_job(b"", "{}")
+        api.close()
+    assert (status.job, status.runner, len(status.state)) == ("j", None, 40)
+    assert status.reason is not None
+    assert status.reason.isprintable()
+    assert len(status.reason) <= 300
+    assert caught.value.code == "bad_answer"
+
+
+def test_a_list_of_runners_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_api, "RUNNERS", 3)
+    with Scripted(always(200, {"runners": [{"signed_join": "j"}] * 9})) as server:
+        api = api_of(server)
+        assert len(api.runners()) == 3
+        api.close()
+
+
+class TestScopes:
+    """Calls of one wait: they end with it, whatever the relay does, and the others go on."""
+
+    def test_a_relay_that_drips_extends_nothing(self) -> None:
+        """Announcing a long body must not buy the relay the time that a long body takes."""
+        drip = threading.Event()
+
+        def script(peer: Peer) -> None:
+            while peer.read() is not None:
+                peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 30000000\r\n\r\n")
+                while not drip.wait(0.01):
+                    peer.send(b"x")
+
+        with Scripted(script) as server:
+            api = api_of(server)
+            for bounded in (api.within(Deadline.after(0.2)), api.scope(Deadline.after(0.2))):
+                with pytest.raises(ConnectionLost) as caught:
+                    bounded.events()
+                assert caught.value.code == "relay_timeout"
+                assert bounded.over
+            assert not api.over
+            drip.set()
+            api.close()
+
+    def test_close_from_another_thread_ends_its_call_alone(self) -> None:
+        asked, release = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            while (request := peer.read()) is not None:
+                if request.path.endswith("/blob"):
+                    asked.set()
+                    assert release.wait(20)
+                peer.answer(200, {"events": []})
+
+        with Scripted(script) as server:
+            api = api_of(server)
+            scope = api.scope(Deadline.after(None))
+            errors: list[ConnectionLost] = []
+
+            def fetch() -> None:
+                try:
+                    scope.fetch_blob("i", 99)
+                except ConnectionLost as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=fetch)
+            thread.start()
+            assert asked.wait(20)
+            scope.close()
+            thread.join(20)
+            assert not thread.is_alive()
+            assert [error.code for error in errors] == ["closed"]
+            # it stays closed, also for those that were bounded from it; the others go on
+            for shut in (scope, scope.within(Deadline.after(9))):
+                assert shut.over
+                assert not shut.pause(20)
+                with pytest.raises(ConnectionLost) as caught:
+                    shut.events()
+                assert caught.value.code == "closed"
+            assert api.events() == []
+            release.set()
+            api.close()
+
+    def test_the_end_of_all_ends_each(self) -> None:
+        api = RelayApi.connect("http://localhost:1", SID, token="t")
+        scope = api.scope(Deadline.after(None))
+        api.close()
+        assert scope.over
+        with pytest.raises(ConnectionLost) as caught:
+            scope.events()
+        assert caught.value.code == "closed"
+
+    def test_a_scope_within_a_scope_keeps_the_earlier_end(self) -> None:
+        api = RelayApi.connect("http://localhost:1", SID, token="t")
+        assert api.scope(Deadline.after(0)).within(Deadline.after(60)).over
+        assert not api.scope(Deadline.after(60)).within(Deadline.after(60)).over
+        api.close()
 
 
 def test_a_clock_far_off_is_named_once() -> None:

@@ -36,6 +36,7 @@ class Relay:
         self.given: dict[str, bytes] = {}
         self.refuse: Exception | None = None
         self.present = False
+        self.over = False
 
     def events(self, after: int | None = None) -> list[Event]:
         if self.refuse is not None:

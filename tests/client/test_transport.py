@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import http.client
 import itertools
@@ -238,16 +239,82 @@ def test_nobody_there() -> None:
     assert caught.value.hint
 
 
-def test_garbage_is_a_lost_connection(echo: Scripted) -> None:
+def test_garbage_is_a_lost_connection() -> None:
     def script(peer: Peer) -> None:
         peer.read()
-        peer.send(b"SSH-2.0-OpenSSH\r\n\r\n")
+        peer.send(b"SSH-2.0-\x1b[2J" + b"x" * 9000 + b"\r\n\r\n")
 
     with Scripted(script) as server:
         transport = make(server.base_url)
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionLost) as caught:
             get(transport)
         transport.close()
+    # what it said may be shown, as one short line that does nothing to a terminal
+    assert "SSH-2.0- [2J" in caught.value.message
+    assert caught.value.message.isprintable()
+    assert len(caught.value.message) < 500
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """A listener whose queue is full: nobody gets through to it, nobody is told."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_connecting_ends_at_the_deadline(deaf: str) -> None:
+    transport = make(deaf)
+    with pytest.raises(ConnectionLost) as caught:
+        get(transport, seconds=0.2)
+    assert caught.value.code == "relay_timeout"
+    transport.close()
+
+
+def test_connecting_ends_when_it_is_closed(deaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_its_way = threading.Event()
+    reach = connection.Connection._reach
+
+    def seen(self: connection.Connection, sock: socket.socket) -> None:
+        reach(self, sock)
+        on_its_way.set()
+
+    monkeypatch.setattr(connection.Connection, "_reach", seen)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 60.0)
+    transport, caught = make(deaf), []
+
+    def call() -> None:
+        try:
+            get(transport, seconds=60)
+        except ConnectionLost as error:
+            caught.append(error.code)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert on_its_way.wait(PATIENT_S)
+    transport.close()
+    thread.join(PATIENT_S)
+    assert not thread.is_alive()
+    assert caught == ["closed"]
+
+
+def test_a_dead_first_address_leaves_time_for_the_next(
+    deaf: str, echo: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", parse_address(url).port))
+        for url in (deaf, echo.base_url)
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *asked: found)
+    transport = make(echo.base_url)
+    assert get(transport, seconds=2).body == b"hello"
+    transport.close()
 
 
 def test_plain_http_never_uses_a_proxy(echo: Scripted) -> None:

@@ -186,7 +186,7 @@ def test_questions_without_end_are_not_answered(
 
     for _ in range(3):
         with pytest.raises(ProtocolError) as caught:
-            made.answer(b"x" * 60, sender._core.membership.key.public)
+            made.answer(b"x" * 60, upload.membership.key.public, upload.api)
     assert "again and again" in caught.value.message
 
 

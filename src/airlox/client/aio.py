@@ -95,14 +95,16 @@ class AsyncJob:
         return await self._workers.run(self._job.result)
 
     async def wait(self, timeout: float | None = None) -> Result:
+        follower = self._job.follower(timeout)
         try:
-            return await self._workers.run(self._job.wait, timeout)
+            return await self._workers.run(self._job.wait_with, follower)
         except asyncio.CancelledError:
-            self._job.close()
+            follower.close()
             raise
 
     def output(self, timeout: float | None = None) -> AsyncIterator[Output]:
-        return self._workers.iterate(self._job.output(timeout), self._job.close)
+        follower = self._job.follower(timeout)
+        return self._workers.iterate(self._job.output_with(follower), follower.close)
 
     def close(self) -> None:
         self._job.close()

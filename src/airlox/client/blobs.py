@@ -9,7 +9,7 @@ all holders send at once.
 
 from __future__ import annotations
 
-import random
+import os
 import threading
 import time
 from typing import Final
@@ -76,8 +76,10 @@ class Blobs:
     def retry_acknowledging(self, api: RelayApi) -> None:
         with self._lock:
             items, self._unacknowledged = self._unacknowledged, set()
-        for item in items:
-            self.acknowledge(item, api)
+        while items and not api.over:
+            self.acknowledge(items.pop(), api)
+        with self._lock:
+            self._unacknowledged |= items
 
     def want(self, envelope: Envelope, api: RelayApi) -> bool:
         """Ask for an evicted blob; True when the relay has it after all."""
@@ -99,7 +101,8 @@ class Blobs:
         """Another participant wants this blob: give it soon, when it is here."""
         with self._lock:
             if len(self._to_give) < RESEEDS:
-                due = time.monotonic() + random.random() * RESEED_SPREAD_S
+                share = int.from_bytes(os.urandom(2), "big") / 0x10000
+                due = time.monotonic() + share * RESEED_SPREAD_S
                 self._to_give.setdefault(item, due)
 
     def cancel_gift(self, item: str) -> None:

@@ -75,6 +75,7 @@ class Connection(http.client.HTTPConnection):
         self.spent = False
         self._address = address
         self._proxy = proxy
+        self._dialling: socket.socket | None = None
         self._wire: _Wire | None = None
         self._cut = False
 
@@ -89,25 +90,64 @@ class Connection(http.client.HTTPConnection):
             self._wire.deadline = deadline
 
     def connect(self) -> None:
-        timeout = self._deadline.cap_s(CONNECT_TIMEOUT_S)
-        if timeout <= 0:
-            raise TimeoutError("no time left to connect")
-        at = (self.host, self.port) if self._proxy is None else self._proxy.at
-        sock = socket.create_connection(at, timeout)
+        deadline = Deadline.after(CONNECT_TIMEOUT_S).within(self._deadline)
+        sock = self._dial(deadline)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._proxy is not None:
-                _open_tunnel(_Wire(sock, self._deadline), self._address, self._proxy)
+                _open_tunnel(_Wire(sock, deadline), self._address, self._proxy)
             if self._address.scheme == "https":
-                sock.settimeout(self._deadline.cap_s(CONNECT_TIMEOUT_S))
-                sock = tls_context().wrap_socket(sock, server_hostname=self._address.host)
+                sock = self._greet(sock, deadline)
         except BaseException:
             sock.close()
             raise
         self._wire = _Wire(sock, self._deadline)
+        self._dialling = None
         self.sock = cast(socket.socket, self._wire)
         if self._cut:  # meanwhile, by another thread
             self._wire.cut()
+
+    def _dial(self, deadline: Deadline) -> socket.socket:
+        """A socket connected to the first address that answers. `cut` ends this too."""
+        host, port = (self.host, self.port) if self._proxy is None else self._proxy.at
+        failed: OSError | None = None
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+        for tried, (family, kind, number, _, at) in enumerate(found):
+            sock = socket.socket(family, kind, number)
+            try:
+                self._reach(sock)
+                # each address has its share of the time, the last one all that is left
+                left_s = deadline.cap_s(CONNECT_TIMEOUT_S) / (len(found) - tried)
+                _arm(sock, Deadline.after(left_s))
+                sock.connect(at)
+                return sock
+            except OSError as error:
+                sock.close()
+                failed = error
+            except BaseException:
+                sock.close()
+                raise
+        raise failed or ConnectionError(f"{host} has no address")
+
+    def _greet(self, sock: socket.socket, deadline: Deadline) -> socket.socket:
+        """The socket under TLS, its peer verified."""
+        wrapped = tls_context().wrap_socket(
+            sock, server_hostname=self._address.host, do_handshake_on_connect=False
+        )
+        try:
+            self._reach(wrapped)
+            _arm(wrapped, deadline)
+            wrapped.do_handshake()
+        except BaseException:
+            wrapped.close()
+            raise
+        return wrapped
+
+    def _reach(self, sock: socket.socket) -> None:
+        """Let `cut` reach a socket that is on its way to a connection."""
+        self._dialling = sock
+        if self._cut:
+            raise ConnectionAbortedError("cut while connecting")
 
     def read(self, deadline: Deadline) -> bytes | None:
         """Bytes after the head of an answer as they are; None when the deadline came first."""
@@ -124,6 +164,8 @@ class Connection(http.client.HTTPConnection):
         self._cut = True
         if self._wire is not None:
             self._wire.cut()
+        elif self._dialling is not None:
+            _shut(self._dialling)
 
 
 class _Wire:
@@ -173,12 +215,7 @@ class _Wire:
             return False
 
     def cut(self) -> None:
-        try:
-            # the base class's method: the one of a TLS socket would pull its state from
-            # under the thread that reads
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
-        except OSError:
-            pass  # not connected any more: what was wanted
+        _shut(self._sock)
 
     def close(self) -> None:
         self._release()
@@ -190,10 +227,7 @@ class _Wire:
             self._sock.close()
 
     def _arm(self) -> None:
-        timeout = self.deadline.cap_s(IDLE_TIMEOUT_S)
-        if timeout <= 0:
-            raise TimeoutError("the deadline has passed")
-        self._sock.settimeout(timeout)
+        _arm(self._sock, self.deadline)
 
 
 class _Reader(io.RawIOBase):
@@ -212,6 +246,23 @@ class _Reader(io.RawIOBase):
         if not self.closed:
             super().close()
             self._wire._release()
+
+
+def _arm(sock: socket.socket, deadline: Deadline) -> None:
+    """Give the next call on the socket what time is left."""
+    timeout = deadline.cap_s(IDLE_TIMEOUT_S)
+    if timeout <= 0:
+        raise TimeoutError("the deadline has passed")
+    sock.settimeout(timeout)
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        # the base class's method: the one of a TLS socket would pull its state from
+        # under the thread that reads
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass  # not connected any more: what was wanted
 
 
 class Proxy(msgspec.Struct, frozen=True):

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership
 from airlox.client.outbox import Outbox
 from airlox.client.relay_api import RelayApi, WarningSink
@@ -30,6 +29,7 @@ class Core:
         self.outbox = Outbox(membership, self.timeline.announced, on_warning=on_warning)
         self._lock = threading.Lock()
         self._feeds: set[Feed] = set()
+        self.disconnected = False
 
     @property
     def api(self) -> RelayApi:
@@ -38,9 +38,6 @@ class Core:
     @property
     def manifest(self) -> Manifest:
         return self.membership.manifest
-
-    def within(self, deadline: Deadline) -> RelayApi:
-        return self.api.within(deadline)
 
     def hold(self, feed: Feed) -> None:
         """Know an open feed, so that `disconnect` closes it."""
@@ -71,6 +68,7 @@ class Core:
     def disconnect(self) -> None:
         """End every call, stream and wait of this session, at once. Safe to repeat."""
         with self._lock:
+            self.disconnected = True
             feeds = list(self._feeds)
         for feed in feeds:
             feed.close()

@@ -12,10 +12,12 @@ import time
 class Deadline:
     """The end of a wait; `Deadline.after(None)` never comes."""
 
-    __slots__ = ("_at",)
+    __slots__ = ("_at", "_latest")
 
-    def __init__(self, at: float | None) -> None:
+    def __init__(self, at: float | None, latest: float | None = None) -> None:
+        """For the class methods; `latest` is what no extension goes beyond."""
         self._at = at
+        self._latest = latest
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
@@ -32,8 +34,14 @@ class Deadline:
         return seconds if left is None else min(seconds, left)
 
     def extended(self, seconds: float) -> Deadline:
-        """The deadline `seconds` later."""
-        return Deadline(None if self._at is None else self._at + seconds)
+        """The deadline `seconds` later, as far as `within` allows."""
+        if self._at is None:
+            return self
+        return Deadline(_earlier(self._at + seconds, self._latest), self._latest)
+
+    def within(self, limit: Deadline) -> Deadline:
+        """This deadline, but never after `limit`, however often it is extended."""
+        return Deadline(_earlier(self._at, limit._at), _earlier(self._latest, limit._at))
 
     def sooner(self, other: Deadline) -> Deadline:
         """Whichever of the two comes first."""
@@ -44,3 +52,9 @@ class Deadline:
     @property
     def passed(self) -> bool:
         return self.left_s() == 0.0
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

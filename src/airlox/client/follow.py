@@ -9,9 +9,9 @@ counted and told, never made up: the signed result is the authority.
 from __future__ import annotations
 
 import base64
-import binascii
 import threading
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -21,7 +21,14 @@ from airlox.client.deadline import Deadline
 from airlox.client.relay_api import JobStatus
 from airlox.client.stream import Feed
 from airlox.client.timeline import STANDING_KINDS
-from airlox.errors import OrderError, PolicyError, ProtocolError, RelayError, SessionClosed
+from airlox.errors import (
+    ConnectionLost,
+    OrderError,
+    PolicyError,
+    ProtocolError,
+    RelayError,
+    SessionClosed,
+)
 from airlox.protocol import wire
 from airlox.protocol.encoding import PublicKey, b64u_decode
 from airlox.protocol.keys import parse_public_key
@@ -37,7 +44,8 @@ POLL_S: Final = 2.0
 """How often the job's state is asked for where no stream tells it."""
 END_GRACE_S: Final = 3.0
 """After the result was announced, how long the stream may take to end."""
-GAPS_TOLD: Final = 3
+WARNINGS: Final = 10
+"""Most warnings of one wait."""
 
 
 class Output(NamedTuple):
@@ -62,16 +70,25 @@ class Follower:
         self._core = core
         self._job = job
         self._deadline = deadline
+        self._api = core.api.scope(deadline)
         self._feed: Feed | None = None
         self._reader: LiveReader | None = None
-        self._gaps = 0
+        self._warnings = 0
         self._closing = threading.Lock()
+        self._closed = False
 
     def close(self) -> None:
         with self._closing:
+            self._closed = True
             feed = self._feed
+        self._api.close()
         if feed is not None:
             feed.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether this wait was ended by `close`, or with all others of its session."""
+        return self._closed or self._core.disconnected
 
     def follow(self) -> Iterator[Output]:
         """Yields output until the job has ended (`job.final`), the deadline, or `close`."""
@@ -91,10 +108,11 @@ class Follower:
                     event = feed.next(until)
                 except SessionClosed as error:
                     # the relay may only lack this stream: the session's own tells
-                    self._core.on_warning(f"no live output: {error.message}")
+                    self._warn(f"no live output: {error.message}")
                     return False
                 if event is None:
-                    return not self._announced(until)
+                    # a stream that stayed open beyond a result says no more: the session's tells
+                    return feed.closed or self._deadline.passed
                 if event.event == EventKind.SEGMENT:
                     yield from self._segment(event)
                 elif event.event == EventKind.LACK:
@@ -102,12 +120,8 @@ class Follower:
                 elif event.event == EventKind.ITEM:
                     until = self._deadline.sooner(Deadline.after(END_GRACE_S))
                 elif event.event == EventKind.END or self._failed(event):
-                    self._core.timeline.sync(STANDING_KINDS)
-                    return self._job.settle(ask=True) is not None
-
-    def _announced(self, until: Deadline) -> bool:
-        """Whether the stream stayed open beyond a result: then the session's stream goes on."""
-        return until is not self._deadline and not self._deadline.passed
+                    self._catch_up()
+                    return self._job.settle(self._ask(), api=self._api) is not None
 
     def _path(self) -> str:
         last = self._reader.last if self._reader is not None else None
@@ -127,8 +141,8 @@ class Follower:
         try:
             text = msgspec.json.decode(event.data, type=_Frame).frame
             pieces = self._read(base64.b64decode(text, validate=True))
-        except (ProtocolError, msgspec.MsgspecError, binascii.Error, RecursionError) as error:
-            self._core.on_warning(f"live output was refused: {error}")
+        except (ProtocolError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+            self._warn(f"live output was refused: {error}")
             return
         for piece in pieces:
             yield Output("stdout" if piece.stream == STDOUT else "stderr", piece.data)
@@ -140,76 +154,90 @@ class Follower:
             pieces, self._reader = reader.read(frame)
         except OrderError:
             pieces, self._reader = self._new_reader().read(frame)
-            self._tell_gap()
+            self._warn("some live output was missed; the result has what is kept")
         return pieces
 
     def _new_reader(self) -> LiveReader:
-        """A reader of the runner's segments; which runner is the job's or the relay's word.
-
-        Raises ProtocolError for a runner the owner's signed events do not allow.
-        """
-        runner = PublicKey(parse_public_key(self._job.runner or ""))
-        if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
-            self._core.timeline.sync(STANDING_KINDS)
-            if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
-                raise PolicyError("it is by a runner that the owner did not approve")
+        """A reader of the runner's segments. Raises ProtocolError."""
         return LiveReader(
             session_key=self._core.membership.invite.session_key,
             session_id=self._core.manifest.session_id,
             job=self._job.ref,
-            runner=runner,
+            runner=self._runner(),
         )
 
-    def _tell_gap(self) -> None:
-        self._gaps += 1
-        if self._gaps <= GAPS_TOLD:
-            self._core.on_warning("some live output was missed; the result has what is kept")
+    def _runner(self) -> PublicKey:
+        """The job's runner: the one it was aimed at, else the one the relay names.
+
+        Raises ProtocolError for a runner the owner's signed events do not allow.
+        """
+        runner = parse_public_key(self._job.runner or "")
+        if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
+            self._catch_up()
+            if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
+                raise PolicyError("it is by a runner that the owner did not approve")
+        return runner
 
     def _answer(self, event: SseEvent) -> None:
         """The runner lacks content of the tree: send exactly that."""
-        upload, runner = self._job.upload, self._job.runner
-        if upload is None or runner is None:
+        upload = self._job.upload
+        if upload is None:
             return
         try:
             text = msgspec.json.decode(event.data, type=_Lack).lack
-            upload.answer(b64u_decode(text), PublicKey(runner))
+            upload.answer(b64u_decode(text), self._runner(), self._api)
         except (msgspec.MsgspecError, RecursionError, ProtocolError) as error:
-            self._core.on_warning(f"a question for tree content was refused: {error}")
+            self._warn(f"a question for tree content was refused: {error}")
+        except (ConnectionLost, RelayError) as error:
+            # the job may have ended; else the runner, or the relay on a new line, asks again
+            self._warn(f"tree content could not be sent: {error}")
+
+    def _warn(self, text: str) -> None:
+        """Tell it, but not without end: relay and runner decide how often there is cause."""
+        self._warnings += 1
+        if self._warnings <= WARNINGS:
+            self._core.on_warning(text)
 
     # -- the session's stream ----------------------------------------------------------------
 
     def _follow_session(self) -> None:
         timeline = self._core.timeline
-        timeline.sync(STANDING_KINDS, api=self._core.within(self._deadline))
+        self._catch_up()
         with self._core.using(self._watched(timeline.feed())) as feed:
             poll = Deadline.after(0)
             while not feed.closed:
                 status = None
                 if poll.passed:
                     status, poll = self._ask(), Deadline.after(POLL_S)
-                if self._job.settle(status=status) is not None or self._deadline.passed:
+                ended = self._job.settle(status, api=self._api)
+                if ended is not None or self._deadline.passed:
                     return
-                if timeline.ended is not None:
-                    self._core.check_open()
+                self._core.check_open()
                 try:
                     event = feed.next(self._deadline.sooner(poll))
                 except SessionClosed as error:
                     timeline.end(error)
                     continue
                 if event is not None:
-                    timeline.take_live(event, STANDING_KINDS)
+                    timeline.take_live(event, STANDING_KINDS, api=self._api)
+
+    def _catch_up(self) -> None:
+        """Fetch news. Where the relay cannot be had now, the stream brings them when it can."""
+        with suppress(ConnectionLost, RelayError):
+            self._core.timeline.sync(STANDING_KINDS, api=self._api)
 
     def _ask(self) -> JobStatus | None:
         """The relay's word on the job; None when it has none now."""
         try:
-            return self._core.api.job(self._job.id)
-        except (RelayError, ProtocolError):
+            return self._api.job(self._job.id)
+        except (ConnectionLost, RelayError, ProtocolError):
             return None
 
     def _watched(self, feed: Feed) -> Feed:
         """Remember the feed that `close` has to end."""
         with self._closing:
             self._feed = feed
-        if self._job.closed:
+            closed = self._closed
+        if closed:
             feed.close()
         return feed

@@ -33,6 +33,7 @@ class ItemStream:
         self._after = after
         self._deadline = deadline
         self._handed = handed
+        self._api = core.api.scope(deadline)
         self._feed = core.timeline.feed()
         self._started = False
         self._waiting: list[ItemId] = []
@@ -58,6 +59,7 @@ class ItemStream:
 
     def close(self) -> None:
         """End the stream, from any thread; an iteration that waits ends at once."""
+        self._api.close()
         self._core.release(self._feed)
 
     def __enter__(self) -> Self:
@@ -76,13 +78,12 @@ class ItemStream:
 
     def _catch_up(self) -> None:
         """What happened before the stream is open, in one go."""
-        api = self._core.within(self._deadline)
         try:
-            self._timeline.sync(ALL_KINDS, api=api)
+            self._timeline.sync(ALL_KINDS, api=self._api)
             if self._timeline.ended is None:
-                self._timeline.want_missing(api)
+                self._timeline.want_missing(self._api)
         except ConnectionLost:
-            if not self._deadline.passed:  # else the stream is simply over
+            if not self._api.over:  # else the stream is simply over
                 raise
         records = self._timeline.records()
         self._waiting = [r.envelope.id for r in records if r.seq > self._after and r.envelope]
@@ -100,17 +101,17 @@ class ItemStream:
     def _advance(self) -> None:
         """Wait for one event, or for what else is due."""
         if self._waiting and self._retry.passed:
-            self._timeline.fetch(ALL_KINDS, self._core.api)
+            self._timeline.fetch(ALL_KINDS, self._api)
             self._retry = Deadline.after(RETRY_BLOBS_S)
             return
-        self._timeline.give_due(self._core.api)
+        self._timeline.give_due(self._api)
         until = self._deadline.sooner(Deadline.after(self._timeline.blobs.next_gift_s()))
         try:
             event = self._feed.next(until.sooner(self._retry) if self._waiting else until)
         except SessionClosed as error:
             self._timeline.end(error)
             return
-        for change in [] if event is None else self._timeline.take_live(event):
+        for change in [] if event is None else self._timeline.take_live(event, api=self._api):
             if change.kind == EventKind.ITEM and change.item is not None and not change.fault:
                 self._waiting.append(change.item)
 

@@ -17,6 +17,7 @@ from airlox.client.follow import Follower, Output
 from airlox.client.relay_api import JobStatus
 from airlox.client.result import OutFile, Result, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
+from airlox.client.transport import one_line
 from airlox.errors import JobRefused, RelayError, WaitTimeout
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
@@ -28,6 +29,7 @@ from airlox.protocol.view import Item, ItemStatus, RelayJob, SessionView, input_
 from airlox.protocol.wire import JobState
 
 if TYPE_CHECKING:
+    from airlox.client.relay_api import RelayApi
     from airlox.client.trees import TreeUpload
 
 __all__ = ["Job", "JobNotTaken", "OutFile", "Output", "Result"]
@@ -63,7 +65,8 @@ class Job:
         self._runner = runner
         self._upload = upload
         self._final: Result | None = None
-        self._closed = threading.Event()
+        self._input_digest: str | None = None
+        self._closed = False
         self._lock = threading.Lock()
         self._followers: set[Follower] = set()
 
@@ -93,10 +96,14 @@ class Job:
         self._core.api.cancel(self.id)
 
     def result(self) -> Result | None:
-        """The result, once it is there; None while the job goes on."""
-        if self._final is None:
+        """The result, once it is there; None while the job goes on.
+
+        After an unsigned one (the relay's word) this looks again: a signed result that comes
+        later wins.
+        """
+        if self._final is None or not self._final.signed:
             self._core.timeline.sync(STANDING_KINDS)
-            self.settle(ask=True)
+            self.settle(self._ask())
         return self._final
 
     def wait(self, timeout: float | None = None) -> Result:
@@ -106,10 +113,7 @@ class Job:
         runner's questions for tree content meanwhile. Raises WaitTimeout, SessionClosed,
         ConnectionLost.
         """
-        for _ in self.output(timeout):
-            pass
-        assert self._final is not None  # `output` ends with the job, or raises
-        return self._final
+        return self.wait_with(self.follower(timeout))
 
     def output(self, timeout: float | None = None) -> Iterator[Output]:
         """What the job prints, as it happens, until it ends; then `result` has the authority.
@@ -117,32 +121,53 @@ class Job:
         In floor sessions, and on relays without live output, nothing is yielded before the end.
         Raises as `wait`.
         """
+        return self.output_with(self.follower(timeout))
+
+    def close(self) -> None:
+        """End waits on this handle, from any thread; the job goes on."""
+        with self._lock:
+            self._closed = True
+            followers = list(self._followers)
+        for follower in followers:
+            follower.close()
+
+    # -- waits that are ended one by one -----------------------------------------------------
+
+    def follower(self, timeout: float | None = None) -> Follower:
+        """A wait to be, for `wait_with` or `output_with`; its `close` ends it, before or during."""
         if timeout is None:
             timeout = self.meta.timeout_s + WAIT_BEYOND_LIMIT_S
+        return Follower(self._core, self, Deadline.after(timeout))
+
+    def wait_with(self, follower: Follower) -> Result:
+        """`wait`, ended by the follower's `close`."""
+        for _ in self.output_with(follower):
+            pass
+        assert self._final is not None  # `output_with` ends with the job, or raises
+        return self._final
+
+    def output_with(self, follower: Follower) -> Iterator[Output]:
+        """`output`, ended by the follower's `close`."""
         if self._final is not None:
             return
-        follower = Follower(self._core, self, Deadline.after(timeout))
-        with self._lock:
-            self._followers.add(follower)
+        self._add(follower)
         try:
             yield from follower.follow()
         finally:
             with self._lock:
                 self._followers.discard(follower)
         if self._final is None:
-            closed = self._closed.is_set()
             raise WaitTimeout(
-                f"job {self.id} has not ended" + ("" if closed else f" in {timeout:.0f} s"),
-                code="closed" if closed else WaitTimeout.code,
+                f"job {self.id} has not ended" + ("" if follower.closed else " in the time given"),
+                code="closed" if follower.closed else WaitTimeout.code,
                 hint="it goes on; ask again: airlox result --wait 10m -- " + self.id,
             )
 
-    def close(self) -> None:
-        """End waits on this handle, from any thread; the job goes on."""
-        self._closed.set()
+    def _add(self, follower: Follower) -> None:
         with self._lock:
-            followers = list(self._followers)
-        for follower in followers:
+            self._followers.add(follower)
+            closed = self._closed
+        if closed:
             follower.close()
 
     # -- for the follower --------------------------------------------------------------------
@@ -155,30 +180,29 @@ class Job:
     def final(self) -> Result | None:
         return self._final
 
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()
+    def settle(
+        self, status: JobStatus | None = None, *, api: RelayApi | None = None
+    ) -> Result | None:
+        """Look whether the job has ended, by what is known here and the relay's `status` of it.
 
-    def settle(self, *, ask: bool = False, status: JobStatus | None = None) -> Result | None:
-        """Look whether the job has ended, by what is known here; with `ask` also by the relay."""
-        found = self._bound_result()
-        if found is None:
-            word = self._relay_word() if status is None else status
-            if ask and word.state != JobState.FAILED:
-                word = self._ask(word)
-            found = self._unsigned(word)
-        if found is not None:
+        `api` fetches what belongs to a result. Nothing the relay says replaces a signed result.
+        """
+        found = self._bound_result(api or self._core.api) or self._unsigned(self._relay_word())
+        if found is None and status is not None:
+            found = self._unsigned(status)
+        if found is not None and (self._final is None or found.signed):
             self._final = found
-        return found
+        return self._final
 
-    def _ask(self, word: RelayJob | JobStatus) -> RelayJob | JobStatus:
+    def _ask(self) -> JobStatus | None:
+        """The relay's word, or None where it knows nothing of the job any more."""
         if self._core.timeline.ended is not None:
-            return word
+            return None
         try:
             return self.state()
         except RelayError as error:
             if error.status in (404, 410):
-                return word
+                return None
             raise
 
     def _relay_word(self) -> RelayJob | JobStatus:
@@ -189,26 +213,28 @@ class Job:
     def _unsigned(self, word: RelayJob | JobStatus) -> Result | None:
         """The relay's word, where that ends the wait."""
         if word.state == JobState.FAILED:
-            reason = (word.reason or "the relay gave no reason")[:200]
+            reason = one_line(word.reason or "") or "the relay gave no reason"
             return unsigned_result(self.id, reason, word.runner)
         if word.state != JobState.FINISHED:
             return None
         invalid = self._invalid_result()
         return None if invalid is None else unsigned_result(self.id, invalid, word.runner)
 
-    def _bound_result(self) -> Result | None:
+    def _bound_result(self, api: RelayApi) -> Result | None:
         """The first result bound to this job, in the relay's order."""
-        item = self._core.timeline.find(self.id)
+        item = self._core.timeline.find(self.id, api)
         if item is None:
             return None
-        self._open_results()
+        self._open_results(api)
+        if not self._core.timeline.read(lambda view: view.results_of(item, None)):
+            return None  # so that inputs are read once there is something to compare
         inputs = self._input_sha256()
         results = self._core.timeline.read(lambda view: view.results_of(item, inputs))
         if not results:
             return None
         first, *more = results
         assert isinstance(first.meta, ResultMeta)
-        self._fetch_out_files(first.meta)
+        self._fetch_out_files(first.meta, api)
         if self._upload is not None and first.meta.tree == self._upload.digest:
             self._upload.acknowledged_by(first.author.public)
         return signed_result(
@@ -227,10 +253,12 @@ class Job:
         invalid = self._core.timeline.read(lambda view: view.invalid_results_of(item, inputs))
         return f"its result is not valid: {invalid[0][1]}" if invalid else None
 
-    def _open_results(self) -> None:
+    def _open_results(self, api: RelayApi) -> None:
         """Fetch the results that may be this job's, where that has not been done."""
         for envelope in self._core.timeline.read(self._pending_results):
-            self._core.timeline.open(envelope, self._core.api)
+            if api.over:
+                return
+            self._core.timeline.open(envelope, api)
 
     def _pending_results(self, view: SessionView) -> list[Envelope]:
         pending = [
@@ -246,6 +274,8 @@ class Job:
 
     def _input_sha256(self) -> str | None:
         """Digest of the input blobs, or None when one is not at hand."""
+        if self._input_digest is not None:
+            return self._input_digest
         blobs = []
         for ref in self.meta.files:
             record = self._core.timeline.read(
@@ -256,12 +286,13 @@ class Job:
             if blob is None:
                 return None
             blobs.append(blob)
-        return input_digest(blobs)
+        self._input_digest = input_digest(blobs)
+        return self._input_digest
 
-    def _fetch_out_files(self, result: ResultMeta) -> None:
+    def _fetch_out_files(self, result: ResultMeta, api: RelayApi) -> None:
         """Bring the out files into the cache, so that they outlive the session."""
         for out in result.out_files:
-            self._core.timeline.find(out.item.id)
+            self._core.timeline.find(out.item.id, api)
 
     def _load_out_file(self, ref: ItemRef) -> bytes | None:
         item: Item | None = self._core.timeline.find(ref.id)

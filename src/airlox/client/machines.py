@@ -73,7 +73,14 @@ class Machines:
 
     def all(self) -> list[Machine]:
         """Every machine, by name. A damaged file is left out."""
-        return [m for m in map(self._load, self._names()) if m is not None]
+        found = []
+        for name in self._names():
+            try:
+                found.append(self._load(name))
+            except StorageError as error:
+                if error.code != "damaged":
+                    raise
+        return [machine for machine in found if machine is not None]
 
     def update(self, name: str, **changes: Any) -> Machine:
         """Change fields of a machine, and return it as it is then. Raises UsageError."""

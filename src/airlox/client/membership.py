@@ -13,7 +13,7 @@ one participant, its cache, and the calls to its relay. Rules:
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,8 +91,8 @@ def create(
     sweep(cache_root, now_ms())
     cache = SessionCache(cache_root, invite.session_id)
     with _connected(invite, on_warning) as api:
+        cache.make()  # first: a session whose owner cannot be kept is better not made
         _create(api, manifest)
-        cache.make()
         with cache.locked():
             return _join(invite, verified, profile, api, cache)
 
@@ -184,10 +184,10 @@ def _join(
 ) -> Membership:
     """Join with a fresh key and keep the identity. The cache is locked."""
     for tries in range(JOIN_TRIES):
-        key = SigningKey.from_seed(secrets.token_bytes(KEY_BYTES))
+        key = SigningKey.from_seed(os.urandom(KEY_BYTES))
         signed = _sign(invite, manifest, profile, key)
         try:
-            api.token = api.join(signed, b64u_encode(secrets.token_bytes(KEY_BYTES)))
+            api.token = api.join(signed, b64u_encode(os.urandom(KEY_BYTES)))
             break
         except RelayError as error:
             # a relay without join secrets, whose first answer was lost: the key is spent

@@ -9,7 +9,7 @@ can answer those who want it later.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -72,12 +72,12 @@ class Outbox:
             me.key,
             me.invite.session_key,
             session_id=manifest.session_id,
-            item_id=item_id or new_item_id(secrets.token_bytes(ITEM_ID_BYTES)),
+            item_id=item_id or new_item_id(os.urandom(ITEM_ID_BYTES)),
             kind=kind,
             subkind=subkind,
             created_at_ms=manifest.clamp_time(now_ms()),
             payload=payload,
-            nonce=secrets.token_bytes(NONCE_BYTES),
+            nonce=os.urandom(NONCE_BYTES),
             refs=refs,
         )
         header = parse_envelope(sealed.envelope).header
@@ -123,10 +123,8 @@ class Outbox:
         tries = 0
         while True:
             try:
-                return send(api)
+                return self._try(sealed, send, stored, api, again=tries > 0)
             except RelayError as error:
-                if error.code == "duplicate" and tries > 0 and self._is_ours(sealed, api):
-                    return stored(api)
                 if error.status in (401, 404, 410):
                     raise api.end_of_session(error) from error
                 if error.status not in _LATER or deadline.cap_s(wait_s) < wait_s:
@@ -142,6 +140,24 @@ class Outbox:
                 raise lost
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             tries += 1
+
+    def _try(
+        self,
+        sealed: SealedItem,
+        send: Callable[[RelayApi], T],
+        stored: Callable[[RelayApi], T],
+        api: RelayApi,
+        *,
+        again: bool,
+    ) -> T:
+        try:
+            return send(api)
+        except RelayError as error:
+            # the answer of an earlier try was lost. That this is asked about may fail and be
+            # repeated like any other try
+            if not (again and error.code == "duplicate" and self._is_ours(sealed, api)):
+                raise
+        return stored(api)
 
     def _is_ours(self, sealed: SealedItem, api: RelayApi) -> bool:
         return self._announced(ItemId(sealed.ref.id), api) == sealed.envelope

@@ -15,7 +15,6 @@ Paths and header names are in `protocol/wire.py`; connections in `transport.py`.
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,9 +25,11 @@ import msgspec
 
 from airlox import __version__
 from airlox.client.deadline import Deadline
-from airlox.client.transport import Answer, Line, Transport
+from airlox.client.transport import Answer, Line, Transport, one_line
 from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
 from airlox.protocol import wire
+from airlox.protocol.encoding import PublicKey
+from airlox.protocol.keys import parse_public_key
 from airlox.protocol.limits import BLOB_OVERHEAD_BYTES, MANIFEST_BYTES, MIB, PACK_BYTES
 from airlox.protocol.view import Event
 
@@ -37,7 +38,9 @@ CALL_TIMEOUT_S: Final = 30.0
 SMALL_BYTES: Final = 1 * MIB
 """Bound of the short answers: everything but events, lists, blobs and audits."""
 TOKEN_CHARS: Final = 4096
-ERROR_TEXT_CHARS: Final = 300
+STATE_CHARS: Final = 40
+RUNNERS: Final = 1024
+"""Most runners of a list that are looked at: each costs the check of a signature."""
 CLOCK_SLACK_S: Final = 60.0
 RETRIES: Final = 3
 RETRY_WAIT_S: Final = 0.3
@@ -53,7 +56,6 @@ class RunnerEntry(msgspec.Struct, frozen=True):
     online: bool = False
     rejected: bool = False
     job: str | None = None
-    free: int | None = None
 
 
 class JobStatus(msgspec.Struct, frozen=True):
@@ -63,6 +65,15 @@ class JobStatus(msgspec.Struct, frozen=True):
     job: str | None = None
     runner: str | None = None
     reason: str | None = None
+
+    def of(self, job: str) -> JobStatus:
+        """What of it can be shown and used: bounded words, and a runner only by its key."""
+        return JobStatus(
+            state=one_line(self.state, STATE_CHARS),
+            job=job,
+            runner=None if self.runner is None else _known_key(self.runner),
+            reason=None if self.reason is None else one_line(self.reason),
+        )
 
 
 class PackEntry(msgspec.Struct, frozen=True):
@@ -139,13 +150,22 @@ class RelayApi:
         self._transport = transport
         self._clock = _ClockCheck(clock, on_warning)
         self._closed = threading.Event()
+        self._whole = True
         self._until = Deadline.after(None)
 
     def within(self, deadline: Deadline) -> RelayApi:
         """The same calls on the same connections, each ended by `deadline` at the latest."""
-        bounded = copy.copy(self)
-        bounded._until = deadline
+        bounded = object.__new__(RelayApi)
+        bounded.__dict__.update(self.__dict__)
+        bounded._until = deadline.within(self._until)
         return bounded
+
+    def scope(self, deadline: Deadline) -> RelayApi:
+        """Like `within`, with a `close` that ends only the calls of this one."""
+        scoped = self.within(deadline)
+        scoped._closed = threading.Event()
+        scoped._whole = False
+        return scoped
 
     @classmethod
     def connect(
@@ -166,9 +186,20 @@ class RelayApi:
         return self._transport.address.label
 
     def close(self) -> None:
-        """End every call and stream of this object, from any thread. Safe to repeat."""
+        """End every call of this object, from any thread, and of the first one every stream.
+
+        Safe to repeat.
+        """
         self._closed.set()
-        self._transport.close()
+        if self._whole:
+            self._transport.close()
+        else:
+            self._transport.cut(self._closed)
+
+    @property
+    def over(self) -> bool:
+        """Whether no further call can succeed: closed, or the time is over."""
+        return self._closed.is_set() or self._transport.closed or self._until.passed
 
     def pause(self, seconds: float) -> bool:
         """Wait, or return False at once when this object is closed."""
@@ -270,7 +301,8 @@ class RelayApi:
             return SessionClosed(
                 f"the relay does not let this participant into session {self.session_id} any more",
                 code="cut_off",
-                hint="it left, or its role was revoked; join again with a valid invite",
+                hint="it left, or its role was revoked; to join anew, use a valid invite and "
+                "a fresh cache (AIRLOX_CACHE_DIR)",
             )
         if error.status in (404, 410):
             return SessionClosed(f"session {self.session_id} has ended", code="session_gone")
@@ -311,7 +343,7 @@ class RelayApi:
 
     def runners(self) -> list[RunnerEntry]:
         answer = self._get(wire.runners(self.session_id), limit=wire.ANSWER_BYTES)
-        raw = self._decode(answer, _RunnersAnswer, "list of runners").runners
+        raw = self._decode(answer, _RunnersAnswer, "list of runners").runners[:RUNNERS]
         return [entry for entry in (_lenient(item, RunnerEntry) for item in raw) if entry]
 
     def approve(self, runner: str) -> None:
@@ -327,15 +359,16 @@ class RelayApi:
             body["slots"] = free_slots
         self._repeat("POST", wire.heartbeat(self.session_id), msgspec.json.encode(body))
 
-    def post_job(self, frame: bytes, target: str) -> str:
+    def post_job(self, frame: bytes, target: str) -> PublicKey:
         """One try; returns the key of the runner the relay chose. See `outbox.py`."""
         headers = {wire.Headers.TARGET: target}
         answer = self._call("POST", wire.jobs(self.session_id), frame, headers=headers)
-        return self._decode(answer, _AssignedAnswer, "answer to the job").runner
+        runner = _known_key(self._decode(answer, _AssignedAnswer, "answer to the job").runner)
+        return runner or self._not_a_relay("answer to the job")
 
     def job(self, job: str) -> JobStatus:
         answer = self._get(wire.job(self.session_id, job))
-        return self._decode(answer, JobStatus, "state of the job")
+        return self._decode(answer, JobStatus, "state of the job").of(job)
 
     def claim(self, job: str) -> None:
         """One try: a lost answer shows in the job's state."""
@@ -423,6 +456,7 @@ class RelayApi:
             body=body,
             headers={**(self._auth() if auth else {}), **(headers or {})},
             repeatable=repeatable,
+            ended=self._closed,
         )
         self._clock.see(answer.date)
         if answer.status >= 300:
@@ -430,7 +464,7 @@ class RelayApi:
         return answer
 
     def _deadline(self) -> Deadline:
-        return Deadline.after(CALL_TIMEOUT_S).sooner(self._until)
+        return Deadline.after(CALL_TIMEOUT_S).within(self._until)
 
     def _auth(self) -> dict[str, str]:
         if self.token is None:
@@ -448,7 +482,7 @@ class RelayApi:
                 hint="redirects are not followed; the link must name the relay itself",
             )
         said = _lenient(answer.body, _ErrorAnswer) or _ErrorAnswer(message="no reason given")
-        code, message = _clean(said.error) or "error", _clean(said.message)
+        code, message = one_line(said.error) or "error", one_line(said.message)
         return RelayError(answer.status, code, message, hint=_HINTS.get(code))
 
     def _decode(self, answer: Answer, type_: type[T], what: str) -> T:
@@ -515,13 +549,15 @@ def _may_help_later(error: ConnectionLost | RelayError) -> bool:
     return error.code not in ("tls", "closed")
 
 
+def _known_key(text: str) -> PublicKey | None:
+    try:
+        return parse_public_key(text)
+    except ProtocolError:
+        return None
+
+
 def _lenient(raw: msgspec.Raw | bytes, type_: type[T]) -> T | None:
     try:
         return msgspec.json.decode(raw, type=type_)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-
-
-def _clean(text: str) -> str:
-    """A relay's words fit for a terminal: one bounded line of printable characters."""
-    return "".join(c if c.isprintable() else " " for c in text[:ERROR_TEXT_CHARS]).strip()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET
@@ -23,6 +22,9 @@ from airlox.protocol.job import (
 )
 from airlox.protocol.job import Result as ResultMeta
 from airlox.safefs import save_new
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONTAINER: Final = "out.zip"
 """Out files that are no images at the top travel in one archive of this name."""

@@ -8,7 +8,6 @@ is verified before it is handed out. Nothing here knows a rule of the protocol: 
 from __future__ import annotations
 
 import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -94,7 +93,7 @@ class Session:
 
         Raises UsageError, ValidationError, RelayError, ConnectionLost, StorageError.
         """
-        seed = secrets.token_bytes(KEY_BYTES)
+        seed = os.urandom(KEY_BYTES)
         manifest = terms.new_manifest(
             seed,
             mode=mode,

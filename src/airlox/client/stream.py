@@ -127,6 +127,7 @@ class Feed:
             if data:
                 self._pending.extend(self._parser.feed(data))
                 self._silence = Deadline.after(SILENCE_S)
+                self._down = False
                 return True
         except (ConnectionLost, ProtocolError) as error:
             self._lose(str(error))
@@ -161,7 +162,6 @@ class Feed:
             self._lose(str(error))
         else:
             self._silence = Deadline.after(SILENCE_S)
-            self._down = False
         return self._line
 
     def _started(self, cut: Callable[[], None]) -> None:

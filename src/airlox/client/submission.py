@@ -8,7 +8,6 @@ packages, the target and its approval, the input files and their names.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -243,7 +242,7 @@ class Submission:
         return TreeUpload(
             self._core,
             os.fspath(order.tree),
-            job=new_item_id(secrets.token_bytes(ITEM_ID_BYTES)),
+            job=new_item_id(os.urandom(ITEM_ID_BYTES)),
             runner=None if runner is None else PublicKey(runner),
             **dict(order.tree_options or {}),
         )

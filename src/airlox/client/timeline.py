@@ -130,7 +130,13 @@ class Timeline:
             on_warning=self._on_warning,
         )
 
-    def take_live(self, event: SseEvent, kinds: Collection[Kind] = ALL_KINDS) -> list[Change]:
+    def take_live(
+        self,
+        event: SseEvent,
+        kinds: Collection[Kind] = ALL_KINDS,
+        *,
+        api: RelayApi | None = None,
+    ) -> list[Change]:
         """Take one event of `feed`: fetch the blob it announces, remember whom to help."""
         try:
             parsed = parse_event(event.id, event.event, event.data)
@@ -140,7 +146,7 @@ class Timeline:
         for change in changes:
             self._answer_want(change)
             if change.kind in (EventKind.ITEM, EventKind.RESEEDED):
-                self.fetch(kinds, self._me.api)
+                self.fetch(kinds, api or self._me.api)
         return changes
 
     # -- items -------------------------------------------------------------------------------
@@ -148,11 +154,14 @@ class Timeline:
     def fetch(self, kinds: Collection[Kind], api: RelayApi) -> None:
         """Open every pending item of `kinds`, downloading what is not here.
 
-        A blob that cannot be had now stays pending. Raises StorageError.
+        A blob that cannot be had now, or not in the time `api` has, stays pending. Raises
+        StorageError.
         """
         self.blobs.retry_acknowledging(api)
         self.open_held(kinds)
         for envelope in self._in_status(kinds, ItemStatus.PENDING):
+            if api.over:
+                return
             self.open(envelope, api)
 
     def open_held(self, kinds: Collection[Kind] = ALL_KINDS) -> None:
@@ -201,6 +210,8 @@ class Timeline:
             ]
         )
         for envelope in missing[-WANTS_A_PASS:]:
+            if api.over:
+                return
             if self.blobs.want(envelope, api):
                 self.open(envelope, api)
 

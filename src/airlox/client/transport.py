@@ -4,7 +4,8 @@
 * an answer larger than its limit is refused, before it is read where its length is announced;
 * connections are kept in a small pool; one that died while idle is replaced without notice when
   repeating the call is safe;
-* `close()`, also from another thread, ends every call and stream at once;
+* `close()`, also from another thread, ends every call and stream at once, `cut()` the calls of
+  one waiter;
 * redirects are never followed: the link names the relay.
 
 How a connection is made is in `connection.py`; what a path means, and which calls may be
@@ -31,6 +32,8 @@ SLOWEST_BYTES_PER_S: Final = 32 * 1024
 UNMEASURED_S: Final = 120.0
 """Time for a body whose length the relay does not say."""
 POOLED: Final = 4
+TEXT_CHARS: Final = 300
+"""Of what the relay says that is shown to people."""
 
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(;|\Z)")
 _SIZE_LINE_BYTES: Final = 256
@@ -57,7 +60,8 @@ class Transport:
         self._proxy = proxy_for(self.address, environ)
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._busy: dict[Connection, threading.Event | None] = {}
+        """Connections in use, with the event that ends the use."""
         self._closed = False
 
     def request(
@@ -70,15 +74,17 @@ class Transport:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
+        ended: threading.Event | None = None,
     ) -> Answer:
         """One call and its whole answer.
 
         `deadline` is for the answer's head; the bytes sent and received add what the slowest
         usable line takes for them. `repeatable` allows sending it again when a kept connection
-        turns out dead. Raises ConnectionLost, and LimitError for an answer over `limit_bytes`.
+        turns out dead. `ended` is what its waiter sets, and then calls `cut` with, to be rid of
+        it. Raises ConnectionLost, and LimitError for an answer over `limit_bytes`.
         """
         deadline = deadline.extended(len(body) / SLOWEST_BYTES_PER_S)
-        connection = self._take()
+        connection = self._take(ended)
         while True:
             reused = connection.used
             try:
@@ -86,13 +92,14 @@ class Transport:
                 break
             except _NETWORK_ERRORS as error:
                 self._drop(connection)
-                if not (reused and repeatable and not isinstance(error, TimeoutError)):
-                    raise self._lost(error, deadline) from error
-                connection = self._fresh()
+                again = reused and repeatable and not isinstance(error, TimeoutError)
+                if not again or _is_set(ended):
+                    raise self._lost(error, deadline, ended) from error
+                connection = self._fresh(ended)
             except BaseException:
                 self._drop(connection)
                 raise
-        return self._finish(connection, response, limit_bytes, deadline)
+        return self._finish(connection, response, limit_bytes, deadline, ended)
 
     def open(
         self,
@@ -129,6 +136,17 @@ class Transport:
         for connection in busy:
             connection.cut()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def cut(self, ended: threading.Event) -> None:
+        """End the calls that were made with this event, at once. It is set already."""
+        with self._lock:
+            theirs = [connection for connection, end in self._busy.items() if end is ended]
+        for connection in theirs:
+            connection.cut()
+
     def _send(
         self,
         connection: Connection,
@@ -154,6 +172,7 @@ class Transport:
         response: http.client.HTTPResponse,
         limit_bytes: int,
         deadline: Deadline,
+        ended: threading.Event | None,
     ) -> Answer:
         """Read the body, and give the connection back if it can carry another call."""
         size = response.length
@@ -163,11 +182,12 @@ class Transport:
         try:
             body = _read_body(response, limit_bytes, self.address.label)
         except BaseException as error:
+            response.close()
             self._drop(connection)
             if isinstance(error, _NETWORK_ERRORS):
-                raise self._lost(error, deadline) from error
+                raise self._lost(error, deadline, ended) from error
             raise
-        if response.will_close or connection.spent:
+        if response.will_close or connection.spent or _is_set(ended):
             self._drop(connection)
         else:
             self._give_back(connection)
@@ -175,27 +195,27 @@ class Transport:
             response.status, response.getheader("date"), response.getheader("retry-after"), body
         )
 
-    def _take(self) -> Connection:
+    def _take(self, ended: threading.Event | None) -> Connection:
         with self._lock:
-            while self._idle:
+            while self._idle and not _is_set(ended):
                 connection = self._idle.pop()
                 if connection.alive():
-                    self._busy.add(connection)
+                    self._busy[connection] = ended
                     return connection
                 connection.close()
-        return self._fresh()
+        return self._fresh(ended)
 
-    def _fresh(self) -> Connection:
+    def _fresh(self, ended: threading.Event | None = None) -> Connection:
         connection = Connection(self.address, self._proxy)
         with self._lock:
-            if self._closed:
-                raise ConnectionLost("this connection to the relay was closed", code="closed")
-            self._busy.add(connection)
+            if self._closed or _is_set(ended):
+                raise _closed()
+            self._busy[connection] = ended
         return connection
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:
-            self._busy.discard(connection)
+            self._busy.pop(connection, None)
             if not self._closed and len(self._idle) < POOLED:
                 self._idle.append(connection)
                 return
@@ -203,14 +223,16 @@ class Transport:
 
     def _drop(self, connection: Connection) -> None:
         with self._lock:
-            self._busy.discard(connection)
+            self._busy.pop(connection, None)
         connection.close()
 
-    def _lost(self, error: BaseException, deadline: Deadline) -> ConnectionLost:
+    def _lost(
+        self, error: BaseException, deadline: Deadline, ended: threading.Event | None = None
+    ) -> ConnectionLost:
         """What happened to the connection, in words a person can act on."""
         where = self.address.label
-        if self._closed:
-            return ConnectionLost("this connection to the relay was closed", code="closed")
+        if self._closed or _is_set(ended):
+            return _closed()
         if isinstance(error, TimeoutError):
             late = "in the time given" if deadline.passed else f"for {IDLE_TIMEOUT_S:.0f} s"
             return ConnectionLost(
@@ -224,9 +246,10 @@ class Transport:
                 code="tls",
                 hint="check the address; a private authority is named by SSL_CERT_FILE",
             )
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        # may hold what the other end said
+        reason = one_line(getattr(error, "strerror", None) or str(error))
         return ConnectionLost(
-            f"no connection to the relay at {where}: {reason}",
+            f"no connection to the relay at {where}: {reason or type(error).__name__}",
             hint="check that the address is right and the relay is running",
         )
 
@@ -280,6 +303,7 @@ class Line:
 
     def close(self) -> None:
         """Give up the connection. For the thread that reads; others use what `started` got."""
+        self._response.close()
         self._transport._drop(self._connection)
 
 
@@ -316,6 +340,19 @@ class _Chunks:
         self._left = int(match[1], 16) + 2
         self.ended = self._left == 2
         return True
+
+
+def one_line(text: str, most: int = TEXT_CHARS) -> str:
+    """Foreign words fit for a terminal: one bounded line of printable characters."""
+    return "".join(c if c.isprintable() else " " for c in text[:most]).strip()
+
+
+def _is_set(ended: threading.Event | None) -> bool:
+    return ended is not None and ended.is_set()
+
+
+def _closed() -> ConnectionLost:
+    return ConnectionLost("this connection to the relay was closed", code="closed")
 
 
 def _read_body(response: http.client.HTTPResponse, limit_bytes: int, where: str) -> bytes:

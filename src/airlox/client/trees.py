@@ -12,7 +12,7 @@ tree that came back in a signed result.
 from __future__ import annotations
 
 import os
-import secrets
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +69,9 @@ class TreeUpload:
         self.size = self._index.total_bytes
         self.sent_bytes = 0
         self._numbers = iter(range(PACKS))
+        self._answering = threading.Lock()
         self._answers = 0
+        self._answered = b""
         known = self._known()
         self._lacking = self._missing_from(known)
         self.changed = len(self._lacking)
@@ -83,15 +85,23 @@ class TreeUpload:
     def send_first(self, *, everything: bool) -> None:
         """Store packs on the relay before the job is posted."""
         if everything:
-            self._send(self._index.sizes().keys(), with_index=True)
+            self._send(self._index.sizes().keys(), self._core.api, with_index=True)
         elif not self._index_known:
-            self._send(self._lacking, with_index=True)
+            self._send(self._lacking, self._core.api, with_index=True)
 
-    def answer(self, sealed: bytes, runner: PublicKey) -> None:
+    def answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
         """Send what the job's runner says it lacks.
 
-        Raises ProtocolError for a question that is none, or one too many.
+        A question that was answered and comes again (a relay keeps the newest, and tells it to
+        every new line) gets nothing more: what it asked for is on the relay. Raises ProtocolError
+        for a question that is none, or one too many; RelayError, ConnectionLost.
         """
+        with self._answering:
+            if sealed != self._answered:
+                self._answer(sealed, runner, api)
+                self._answered = sealed
+
+    def _answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
         self._answers += 1
         if self._answers > ANSWERS:
             raise ValidationError("the runner asks for tree content again and again")
@@ -104,7 +114,7 @@ class TreeUpload:
             sealed=sealed,
         )
         lack = parse_lack(plain, self._index)
-        self._send(lack.digests, with_index=lack.needs_index)
+        self._send(lack.digests, api, with_index=lack.needs_index)
 
     def acknowledged_by(self, runner: PublicKey) -> None:
         """A signed result named this tree: the runner has it. A failure costs a second upload."""
@@ -113,9 +123,9 @@ class TreeUpload:
         except StorageError as error:
             self._core.on_warning(f"the next tree will be sent whole: {error.message}")
 
-    def _send(self, digests: Collection[bytes], *, with_index: bool) -> None:
+    def _send(self, digests: Collection[bytes], api: RelayApi, *, with_index: bool) -> None:
         for plain in write_packs(self._contents(digests, with_index=with_index)):
-            self._put(self._core.api, plain)
+            self._put(api, plain)
 
     def _contents(self, digests: Collection[bytes], *, with_index: bool) -> Iterator[Content]:
         if with_index:
@@ -134,7 +144,7 @@ class TreeUpload:
             job=self.job,
             number=number,
             plain=plain,
-            nonce=secrets.token_bytes(NONCE_BYTES),
+            nonce=os.urandom(NONCE_BYTES),
         )
         api.put_pack(self.job, number, sealed)
         self.sent_bytes += len(sealed)
