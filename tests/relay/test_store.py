@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import errno
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +20,14 @@ from hypothesis import strategies as st
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
-from airlox.relay.store import journal
+from airlox.relay.store import disk as disk_module
+from airlox.relay.store import journal, layout, places, session_log
 from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
 from airlox.relay.store.framing import Append, frame, read_frames
+from airlox.relay.store.layout import remove, sync_all
 from airlox.relay.store.memory import MemoryStore
+from airlox.relay.store.session_log import Flush
 from support.small_disk import small_disk
 
 SID = SessionId("ax_" + "a" * 26)
@@ -261,16 +266,6 @@ async def test_a_torn_journal_loses_only_its_torn_record(folder: Path) -> None:
             assert read == [b"entry %d" % n for n in range(5 if len(tail) > len(whole) else 4)]
 
 
-async def test_a_log_is_written_when_much_waits(folder: Path) -> None:
-    async with running(disk(folder)) as store:
-        for n in range(5):
-            await store.append(SID, [bytes([n]) * 30_000])
-        log = folder / "sessions" / SID / "log"
-        assert log.stat().st_size == 3 * 30_008
-        await store.append(SID, [b"last"])
-        assert [len(entry) for entry in await store.read(SID)] == [30_000] * 5 + [4]
-
-
 async def test_a_session_that_ended_and_came_back_replays_in_order(folder: Path) -> None:
     async with running(disk(folder)) as store:
         for n in range(9):
@@ -280,6 +275,54 @@ async def test_a_session_that_ended_and_came_back_replays_in_order(folder: Path)
         crashed = crash_copy(folder)
     async with running(disk(crashed)) as store:
         assert await store.read(SID) == [b"new"]
+
+
+async def test_a_second_life_of_an_id_keeps_its_large_blobs(folder: Path) -> None:
+    """Replaying the end of the first life must not take what belongs to the second."""
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"old"])
+        await upload(store, SID, "first", BIG)
+        await store.purge(SID)
+        await store.append(SID, [b"new"])
+        await upload(store, SID, "second", BIG)
+        crashed = crash_copy(folder)
+    async with running(disk(crashed)) as store:
+        assert await store.read(SID) == [b"new"]
+        assert await read_blob(store, SID, "second") == BIG
+
+
+async def test_what_has_ended_does_not_come_back_while_logs_are_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session ends just when the keeper has begun to write the logs."""
+    store = disk(folder)
+    loop = asyncio.get_running_loop()
+    write = Flush.write
+    purges: list[concurrent.futures.Future[None]] = []
+
+    async def purge() -> None:
+        await store.purge(SID)
+
+    def write_late(flush: Flush) -> None:
+        if not purges:
+            purges.append(asyncio.run_coroutine_threadsafe(purge(), loop))
+            purges[0].result(20)
+        write(flush)
+
+    async with running(store):
+        await store.append(OTHER, [b"other"])
+        await store.append(SID, [b"gone"])
+        monkeypatch.setattr(Flush, "write", write_late)
+        assert await asyncio.to_thread(store._flush_logs)
+        assert {path.name for path in (folder / "sessions").iterdir()} == {OTHER}
+
+
+async def test_folders_are_private(folder: Path) -> None:
+    async with running(disk(folder, journal_segment_bytes=4096)) as store:
+        await store.append(SID, [b"e"], ("blob", bytes(5000)))
+        await until(lambda: any((folder / "sessions" / SID / "blobs").iterdir()))
+    for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        assert path.stat().st_mode & 0o777 == 0o700, path
 
 
 async def test_two_stores_never_share_a_folder(folder: Path) -> None:
@@ -354,6 +397,135 @@ async def test_what_cannot_be_taken_back_stops_all_writing(
         with pytest.raises(StorageError):
             await store.append(SID, [b"not any more"])
         assert await store.read(SID) == [b"before"]
+
+
+async def test_what_a_failed_sync_may_have_lost_is_written_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed sync the system forgets what it had not written, and the next one succeeds."""
+    tries: list[int] = []
+
+    def lose_then_sync(root: Path, files: list[Path], folders: set[Path]) -> None:
+        tries.append(len(files))
+        if len(tries) == 1:
+            for path in files:
+                path.write_bytes(bytes(path.stat().st_size))
+            raise OSError(errno.EIO, "the disk failed")
+        sync_all(root, files, folders)
+
+    monkeypatch.setattr(disk_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(disk_module, "sync_all", lose_then_sync)
+    async with running(disk(folder, journal_segment_bytes=4096)) as store:
+        await store.append(SID, [b"entry"], ("blob", bytes(5000)))
+        await until(lambda: len(tries) > 1 and segments(folder) <= 1)
+        assert tries[1] == tries[0] == 2
+    async with running(disk(folder)) as store:
+        assert await store.read(SID) == [b"entry"]
+        assert await read_blob(store, SID, "blob") == bytes(5000)
+
+
+async def test_a_start_writes_again_what_the_journal_holds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads of a log may be there in memory only, after a sync that failed."""
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"1"])
+        await store.append(SID, [b"2"])
+        crashed = crash_copy(folder)
+    session = crashed / "sessions" / SID
+    session.mkdir(exist_ok=True)
+    (session / "log").write_bytes(frame(b"1") + frame(b"2"))
+    written = []
+    write = Flush.write
+
+    def watch(flush: Flush) -> None:
+        written.append(flush.size)
+        write(flush)
+
+    monkeypatch.setattr(Flush, "write", watch)
+    async with running(disk(crashed)) as store:
+        await until(lambda: segments(crashed) <= 1)
+        assert written == [len(frame(b"1") + frame(b"2"))]
+        assert await store.read(SID) == [b"1", b"2"]
+
+
+async def test_a_blob_without_a_folder_stays_in_the_journal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_module, "RETRY_S", 0.01)
+    async with running(disk(folder, journal_segment_bytes=4096)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(layout, "make_session_folders", fail)
+            await store.append(SID, [b"entry"])
+        assert not (folder / "sessions" / SID).exists()
+        await store.append(SID, [b"entry"], ("blob", bytes(5000)))
+        await until(lambda: segments(folder) <= 1)
+        assert await read_blob(store, SID, "blob") == bytes(5000)
+    async with running(disk(folder)) as store:
+        assert await read_blob(store, SID, "blob") == bytes(5000)
+
+
+async def test_a_segment_that_cannot_be_begun_is_tried_at_intervals(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Path] = []
+
+    def fail_folder(path: Path) -> None:
+        tries.append(path)
+        raise OSError(errno.EIO, "the disk failed")
+
+    async with running(disk(folder, journal_segment_bytes=4096)) as store:
+        monkeypatch.setattr(disk_module, "RETRY_S", 3600.0)
+        monkeypatch.setattr(journal, "sync_folder", fail_folder)
+        for n in range(20):
+            await store.append(SID, [bytes([n]) * 5000])
+        assert len(tries) == 1
+        assert segments(folder) == 1
+        assert len(await store.read(SID)) == 20
+
+
+# ── a slow disk ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_reading_a_long_session_holds_up_no_post(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = threading.Event()
+
+    def slow_frames(data: bytes) -> Iterator[tuple[int, bytes]]:
+        assert going.wait(20)
+        return read_frames(data)
+
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"1"])
+        monkeypatch.setattr(session_log, "read_frames", slow_frames)
+        reading = asyncio.create_task(store.read(SID))
+        await asyncio.sleep(0)
+        await store.append(SID, [b"2"])
+        going.set()
+        assert (await reading)[0] == b"1"
+
+
+async def test_deleting_a_large_file_holds_up_no_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, begun = threading.Event(), threading.Event()
+
+    def slow_remove(path: Path) -> None:
+        begun.set()
+        assert going.wait(20)
+        remove(path)
+
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"1"], ("small", b"s"))
+        await upload(store, SID, "big", BIG)
+        monkeypatch.setattr(places, "remove", slow_remove)
+        store.drop_blob(SID, "big")
+        assert await asyncio.to_thread(begun.wait, 20)
+        assert await read_blob(store, SID, "small") == b"s"
+        going.set()
+        await until(lambda: not any((folder / "tmp").iterdir()))
+        assert not any((folder / "sessions" / SID / "blobs").iterdir())
 
 
 def fail(*_: object) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from airlox.protocol.encoding import SessionId
-from airlox.relay.store.files import Layout, Places, remove
 from airlox.relay.store.framing import write_all
 from airlox.relay.store.journal import sync_folder
+from airlox.relay.store.layout import Layout, remove
+from airlox.relay.store.places import Places
 
 T = TypeVar("T")
 

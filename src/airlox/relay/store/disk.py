@@ -1,12 +1,14 @@
 """A store in one folder: a journal with group commit, a log and blob files per session.
 
 One thread, the *writer*, takes everything that waits, writes it to the journal, syncs once, adds
-it to the session logs (without a sync) and only then tells the event loop. When a segment of the
-journal is full or old, a second thread, the *keeper*, moves the small blobs that are still wanted
-into files, syncs logs and files, and deletes the segment. Reads and uploads use a small pool.
+it to the session logs (in memory) and only then tells the event loop. When a segment of the
+journal is full or old, a second thread, the *keeper*, writes the logs, moves the small blobs that
+are still wanted into files, syncs all of it, and deletes the segment. Reads and uploads use a
+small pool.
 
 A start: lock, cut torn tails, replay the journal into the logs; then the keeper settles the old
-segments like any other.
+segments like any other. What the journal holds is written again, whatever the files seem to hold:
+nobody knows whether they had reached the disk.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,15 +31,6 @@ from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
 from airlox.relay.store.base import RELAY_LOG
 from airlox.relay.store.blobs import DiskReader, DiskUpload
-from airlox.relay.store.files import (
-    Layout,
-    Place,
-    Places,
-    SessionLog,
-    remove,
-    sync_all,
-    write_file,
-)
 from airlox.relay.store.framing import (
     PURGE,
     Append,
@@ -46,12 +40,13 @@ from airlox.relay.store.framing import (
     read_frames,
 )
 from airlox.relay.store.journal import Journal, Segment, segment_files, sync_folder
+from airlox.relay.store.layout import Layout, remove, sync_all, write_file
+from airlox.relay.store.places import Place, Places
+from airlox.relay.store.session_log import Flush, SessionLog
 
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 4 << 20
-FLUSH_BYTES: Final = 64 << 10
-"""Entries of a session wait in memory up to this size, or until the next checkpoint."""
 RETRY_S: Final = 1.0
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -99,6 +94,8 @@ class DiskStore:
         self._stopping = False
         self._closed_segments: list[Segment] = []
         self._checkpoint_running = False
+        self._next_try_s = 0.0
+        """When a rotation or checkpoint that failed may be tried again."""
         self._keeper = ThreadPoolExecutor(1, "airlox-keeper")
         self._pool = ThreadPoolExecutor(4, "airlox-blobs")
         self._writer = threading.Thread(target=self._write_loop, name="airlox-writer", daemon=True)
@@ -127,11 +124,9 @@ class DiskStore:
         try:
             for sid in self._layout.session_ids():
                 self._open_log(sid)
-            segments = segment_files(self._layout.journal)
-            for path in segments:
-                self._replay(Segment(path, new=False), last=path is segments[-1])
+            self._replay(segment_files(self._layout.journal))
             for sid in [sid for sid, found in self._logs.items() if found.count == 0]:
-                self._delete_session(sid)  # a folder made for entries that were never durable
+                self._delete_session(sid)  # ended, or made for entries that were never durable
             self._journal = Journal(
                 self._layout.journal,
                 segment_bytes=self._config.journal_segment_bytes,
@@ -148,40 +143,51 @@ class DiskStore:
         self._logs[sid] = found
         return found
 
-    def _replay(self, segment: Segment, *, last: bool) -> None:
-        """Adds to the logs what they lack. The keeper then treats the segment like any closed one.
+    def _replay(self, paths: Sequence[Path]) -> None:
+        """Adds to the logs what they lack. The keeper then treats the segments like any closed one.
 
         So a start needs no room on the disk.
         """
-        data = segment.path.read_bytes()
-        sound = 0
-        for end, body in read_frames(data):
-            sound = end
-            if body[:1] == PURGE:
-                self._delete_session(decode_purge(body))
-            else:
-                self._replay_append(Append.decode(body), segment, end)
-        if sound < len(data):
-            # Only the newest segment may end in a record that nobody was told about.
-            log.log(
-                logging.INFO if last else logging.ERROR,
-                "cut the tail of a journal segment",
-                extra={"segment": segment.path.name, "bytes": len(data) - sound},
-            )
-            segment.cut(sound)
-        self._closed_segments.append(segment)
+        met: set[SessionId] = set()
+        for path in paths:
+            segment = Segment(path, new=False)
+            data = path.read_bytes()
+            sound = 0
+            for end, body in read_frames(data):
+                sound = end
+                if body[:1] == PURGE:
+                    self._replay_purge(decode_purge(body), met)
+                else:
+                    self._replay_append(Append.decode(body), Place(segment, end, 0), met)
+            if sound < len(data):
+                _say_cut(path, len(data) - sound, is_last=path is paths[-1])
+                segment.cut(sound)
+            self._closed_segments.append(segment)
 
-    def _replay_append(self, record: Append, segment: Segment, end: int) -> None:
+    def _replay_append(self, record: Append, behind: Place, met: set[SessionId]) -> None:
         found = self._logs.get(record.sid) or self._open_log(record.sid)
         if record.first > found.count:
             log.error(
                 "entries of a session are missing",
                 extra={"session": record.sid, "have": found.count, "next": record.first},
             )
+        if record.sid not in met and record.first < found.count:
+            found.write_again(record.first)
+        met.add(record.sid)
         found.add(record.entries[max(0, found.count - record.first) :])
         if record.name:
             size = len(record.blob)
-            self._places.put(record.sid, record.name, Place(segment, end - size, size))
+            place = Place(behind.segment, behind.offset - size, size)
+            self._places.put(record.sid, record.name, place)
+
+    def _replay_purge(self, sid: SessionId, met: set[SessionId]) -> None:
+        """Forgets a session, but not its folder: it may be that of another life of the same id,
+        and then holds large blobs that are in no journal. `retain` knows what belongs there."""
+        met.add(sid)
+        self._places.forget_session(sid)
+        path = self._layout.log(sid)
+        path.unlink(missing_ok=True)
+        self._logs[sid] = SessionLog(path)
 
     # ── what the event loop calls ────────────────────────────────────────────────────────────
 
@@ -193,7 +199,8 @@ class DiskStore:
         def read() -> list[bytes]:
             with self._logs_lock:
                 found = self._logs.get(sid)
-                return [] if found is None else found.read()
+                entries: Callable[[], list[bytes]] = list if found is None else found.reader()
+            return entries()  # outside the lock, for which the writer may be waiting
 
         return await self._in_pool("read a session", read)
 
@@ -242,7 +249,8 @@ class DiskStore:
     def drop_blob(self, sid: SessionId, name: str) -> None:
         # The keeper deletes after a checkpoint under way, which may just be writing the file.
         self._places.doom(sid, name)
-        self._keeper.submit(self._places.delete, sid, name, self._layout.blob(sid, name))
+        path, aside = self._layout.blob(sid, name), self._layout.new_temporary()
+        self._keeper.submit(self._places.delete, sid, name, path, aside)
 
     async def retain(self, sid: SessionId, names: set[str]) -> None:
         keep = {self._layout.blob(sid, name) for name in names}
@@ -292,10 +300,11 @@ class DiskStore:
             return group
 
     def _pause_s(self) -> float | None:
+        """How long to wait for the next thing to do; None: until something comes."""
         due = self._journal.due_in_s()
         if self._closed_segments and not self._checkpoint_running:
-            return RETRY_S if due is None else min(due, RETRY_S)
-        return due
+            due = 0.0
+        return None if due is None else max(due, self._next_try_s - time.monotonic())
 
     def _commit(self, group: list[_Request]) -> None:
         """Makes a group durable and tells the loop. A full disk still lets sessions end."""
@@ -336,10 +345,6 @@ class DiskStore:
         for request, data in zip(group, frames, strict=True):
             offset += len(data)
             self._put_in_place(request, offset)
-        with self._logs_lock:
-            for sid in counts:
-                if sid in self._logs and self._logs[sid].waiting_bytes > FLUSH_BYTES:
-                    self._logs[sid].flush()
 
     def _put_in_place(self, request: _Request, end: int) -> None:
         sid = request.sid
@@ -369,11 +374,14 @@ class DiskStore:
         self._loop.call_soon_threadsafe(_resolve, group, failure)
 
     def _rotate_if_due(self) -> None:
+        if time.monotonic() < self._next_try_s:
+            return
         if self._journal.due_in_s() == 0.0:
             try:
                 self._closed_segments.append(self._journal.rotate())
             except OSError as error:
                 log.error("no new segment", extra={"reason": str(error)})
+                self._next_try_s = time.monotonic() + RETRY_S
                 return
         if self._closed_segments and not self._checkpoint_running:
             self._checkpoint_running = True
@@ -392,47 +400,68 @@ class DiskStore:
                 self._closed_segments.pop(0)
         except OSError as error:
             log.error("a journal segment must wait", extra={"reason": str(error)})
+            self._next_try_s = time.monotonic() + RETRY_S
         finally:
             self._checkpoint_running = False
+            with self._wake:
+                self._wake.notify()  # the writer may have closed another one meanwhile
 
     def _settle(self, segment: Segment) -> None:
-        """Puts everything a segment holds in its place, durably."""
+        """Puts everything a segment holds in its place, durably. Raises OSError."""
+        flushes = self._flush_logs()
         moved = [
             (sid, name, place)
             for sid, name, place in self._places.in_segment(segment)
-            if self._move_blob(sid, name, place)
+            if self._move_blob(sid, name)
         ]
-        if not self._flush_logs():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._sync([self._layout.blob(sid, name) for sid, name, _ in moved])
+        self._sync(flushes, [self._layout.blob(sid, name) for sid, name, _ in moved])
+        with self._logs_lock:
+            for flush in flushes.values():
+                flush.log.settle(flush.size)
         for sid, name, place in moved:
             self._places.forget(sid, name, place)
 
-    def _move_blob(self, sid: SessionId, name: str, place: Place) -> bool:
-        """Gives a blob its file; False when its session has gone meanwhile."""
+    def _flush_logs(self) -> dict[SessionId, Flush]:
+        with self._logs_lock:
+            waiting = [(sid, found) for sid, found in self._logs.items() if found.is_waiting]
+        flushes = {}
+        for sid, found in waiting:
+            with self._logs_lock:  # for one at a time: the writer needs it too
+                if self._logs.get(sid) is not found:
+                    continue  # it has ended meanwhile; its folder must not come back
+                flush = found.begin_flush()
+            flush.write()
+            flushes[sid] = flush
+        return flushes
+
+    def _move_blob(self, sid: SessionId, name: str) -> bool:
+        """Gives a blob its file; False when it is not wanted any more. Raises OSError."""
+        data = self._places.read(sid, name)
+        if data is None:
+            return False
         try:
-            write_file(self._layout.blob(sid, name), place.read())
+            write_file(self._layout.blob(sid, name), data)
         except FileNotFoundError:
+            with self._logs_lock:
+                if sid in self._logs:
+                    raise
             return False
         return True
 
-    def _flush_logs(self) -> bool:
-        """Writes what waits; False when the disk did not take all of it."""
-        with self._logs_lock:
-            logs = list(self._logs.values())
-        flushed = True
-        for found in logs:
-            with self._logs_lock:  # for one at a time: the writer needs it too
-                flushed = found.flush() and flushed
-        return flushed
-
-    def _sync(self, blobs: Sequence[Path] = ()) -> None:
-        """Makes blobs, changed logs and all names of sessions durable."""
-        with self._logs_lock:
-            dirty = [sid for sid, found in self._logs.items() if found.take_dirty()]
-        folders = {folder for sid in dirty for folder in self._layout.folders(sid)}
-        files = [*blobs, *map(self._layout.log, dirty)]
+    def _sync(self, flushes: dict[SessionId, Flush], blobs: Sequence[Path]) -> None:
+        """Makes logs, blobs and all names of sessions durable. Raises OSError."""
+        folders = {folder for sid in flushes for folder in self._layout.folders(sid)}
+        files = [*blobs, *(flush.log.path for flush in flushes.values())]
         sync_all(self._layout.root, files, {*folders, self._layout.sessions})
+
+
+def _say_cut(path: Path, size: int, *, is_last: bool) -> None:
+    """Only the newest segment may end in a record that nobody was told about."""
+    log.log(
+        logging.INFO if is_last else logging.ERROR,
+        "cut the tail of a journal segment",
+        extra={"segment": path.name, "bytes": size},
+    )
 
 
 def _resolve(group: list[_Request], failure: StorageError | None) -> None:

@@ -94,8 +94,12 @@ class Journal:
 
     def _new_segment(self) -> Segment:
         segment = Segment(self._folder / f"{self._number + 1:016d}{_SUFFIX}", new=True)
+        try:
+            sync_folder(self._folder)
+        except OSError:
+            segment.remove()
+            raise
         self._number += 1
-        sync_folder(self._folder)
         return segment
 
     def _cut_back(self, segment: Segment) -> None:
