@@ -16,6 +16,8 @@ from functools import cache
 
 import pytest
 
+from support import old
+
 
 @dataclass(frozen=True)
 class Part:
@@ -64,6 +66,12 @@ def _has_user_namespaces() -> bool:
 
 
 PARTS: Mapping[str, Part] = {
+    f"airlox {old.VERSION}": Part(
+        old.is_here, f"pip must be able to install airlox=={old.VERSION}, and uv must be on PATH"
+    ),
+    "a package index for uv": Part(
+        old.can_fetch_packages, "uv must be able to fetch packages as an ordinary user"
+    ),
     "git": Part(_has_command("git"), "apt-get install git"),
     "ip": Part(_has_command("ip"), "apt-get install iproute2"),
     "linux": Part(_is_linux, "only Linux has what is tested here"),
