@@ -89,11 +89,33 @@ class TestReadBounded:
     def test_missing(self, tmp_path: Path) -> None:
         assert code_of(safefs.read_bounded, tmp_path / "a", 10) == "not_found"
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    def test_one_of_another_user(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(b"x")
+        assert safefs.read_bounded(tmp_path / "a", 10, own=True) == b"x"
+        os.chown(tmp_path / "a", 12345, 12345)
+        assert code_of(safefs.read_bounded, tmp_path / "a", 10, own=True) == "not_private"
+        assert safefs.read_bounded(tmp_path / "a", 10) == b"x"
+
 
 class TestMakePrivateDir:
     def test_makes_parents_private(self, tmp_path: Path) -> None:
         safefs.make_private_dir(tmp_path / "a" / "b")
         assert mode_of(tmp_path / "a" / "b") == 0o700
+
+    def test_nobody_gets_between_under_any_umask(self, tmp_path: Path) -> None:
+        old = os.umask(0)
+        try:
+            safefs.make_private_dir(tmp_path / "a" / "b" / "c/")
+        finally:
+            os.umask(old)
+        made = (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c")
+        assert [mode_of(folder) for folder in made] == [0o700] * 3
+
+    def test_where_it_may_not(self) -> None:
+        with pytest.raises(StorageError) as caught:
+            safefs.make_private_dir("/proc/self/a/b")
+        assert caught.value.code in ("denied", "not_found")
 
     def test_tightens_an_existing_one(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir(mode=0o755)

@@ -6,7 +6,7 @@ Rules
   reading is a regular file, and opening never blocks (a FIFO does not stop the program).
 - Every read has a bound given by the caller.
 - Only `StorageError` leaves this module. Its code is `not_found`, `exists`, `too_large`,
-  `not_regular`, `unsafe_name`, `not_private`, `disk_full`, or `storage` for the rest.
+  `not_regular`, `unsafe_name`, `not_private`, `denied`, `disk_full`, or `storage` for the rest.
 
 Left to others: what the bytes mean, and writing beneath a folder that a job controls
 (`tree/apply.py`).
@@ -32,8 +32,14 @@ _CODES = {
     errno.ENOSPC: "disk_full",
     errno.EDQUOT: "disk_full",
     errno.ELOOP: "not_regular",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "denied",
 }
-_HINTS = {"disk_full": "free space on that disk and try again"}
+_HINTS = {
+    "disk_full": "free space on that disk and try again",
+    "denied": "check who owns it and may write there, or choose another folder",
+}
 _NAME_BYTES = 255
 _MOST_SUFFIXES = 9_999
 _READ_STEP_BYTES = 1 << 20
@@ -64,14 +70,24 @@ def write_private(path: AnyPath, data: bytes, *, mode: int = 0o600) -> None:
         os.close(folder_fd)
 
 
-def read_bounded(path: AnyPath, limit_bytes: int) -> bytes:
-    """Content of the regular file at `path`, at most `limit_bytes` of it; more is an error."""
+def read_bounded(path: AnyPath, limit_bytes: int, *, own: bool = False) -> bytes:
+    """Content of the regular file at `path`, at most `limit_bytes` of it; more is an error.
+
+    With `own` it must belong to this user: nobody else may say who we are.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, flags)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
                 raise StorageError(f"{os.fspath(path)} is not a regular file", code="not_regular")
+            if own and found.st_uid != os.geteuid():
+                raise StorageError(
+                    f"{os.fspath(path)} belongs to another user",
+                    code="not_private",
+                    hint="choose a folder of your own",
+                )
             data = _read_up_to(fd, limit_bytes + 1)
         finally:
             os.close(fd)
@@ -85,13 +101,13 @@ def read_bounded(path: AnyPath, limit_bytes: int) -> bytes:
 
 
 def make_private_dir(path: AnyPath) -> None:
-    """Make the folder `path` (and missing parents) with mode 0700; tighten one that exists.
+    """Make the folder `path` and each missing parent with mode 0700; tighten one that exists.
 
     An existing one must be a real folder that belongs to this user.
     """
     shown = os.fspath(path)
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        _make_missing(shown)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)
@@ -162,6 +178,21 @@ def append_line(path: AnyPath, data: bytes, *, sync: bool = True, mode: int = 0o
             os.close(fd)
     except OSError as e:
         raise _storage_error("append to", path, e) from None
+
+
+def _make_missing(path: str) -> None:
+    """`os.makedirs` gives its mode to the last folder only, and leaves the others to the umask:
+    under 000 anybody could put another folder in the place of ours."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        parent = os.path.dirname(path.rstrip("/"))
+        if not parent:
+            raise
+        _make_missing(parent)
+        os.mkdir(path, 0o700)
 
 
 def _write_new(path: str, data: bytes, mode: int, *, dir_fd: int | None = None) -> None:

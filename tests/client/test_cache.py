@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from airlox.client import cache as cache_module
 from airlox.client.cache import Identity, SessionCache, default_root, sweep
+from airlox.client.filelock import file_lock
 from airlox.errors import StorageError
 from airlox.protocol.view import Event
 from support.world import HOUR_MS, NOW_MS, World
@@ -66,15 +67,56 @@ def test_the_layout_is_that_of_0_1_0(cache: SessionCache, tmp_path: Path) -> Non
     assert (folder / "blobs" / "item-id").read_bytes() == b"sealed"
 
 
-def test_everything_is_private(cache: SessionCache, tmp_path: Path) -> None:
-    cache.save_manifest("{}")
-    cache.save_identity("owner", IDENTITY)
-    cache.append_events(events(0))
-    cache.save_blob("b", b"x")
-    cache.save_state("s", b"x")
+@pytest.mark.parametrize("umask", [0, 0o022])
+def test_everything_is_private(tmp_path: Path, umask: int) -> None:
+    old = os.umask(umask)
+    try:
+        cache = SessionCache(tmp_path / "root" / "deep", SID)
+        cache.make()
+        cache.save_manifest("{}")
+        cache.save_identity("owner", IDENTITY)
+        cache.append_events(events(0))
+        cache.save_blob("b", b"x")
+        cache.save_state("s", b"x")
+        sweep(str(tmp_path / "root" / "deep"), NOW_MS)
+        with file_lock(cache.state_path("lock"), "it"):
+            pass
+    finally:
+        os.umask(old)
+    assert len(modes(tmp_path / "root")) == 12
+    assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
     for name, mode in modes(tmp_path / "root").items():
         is_folder = (tmp_path / "root" / name).is_dir()
         assert mode == (0o700 if is_folder else 0o600), name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_an_identity_that_another_user_left_is_refused(cache: SessionCache) -> None:
+    """Whoever may write to the root could otherwise make us somebody it knows the keys of."""
+    cache.save_identity("owner", IDENTITY)
+    os.chown(os.path.join(cache.folder, "identity-owner.json"), 12345, 12345)
+    with pytest.raises(StorageError) as caught:
+        cache.load_identity("owner")
+    assert caught.value.code == "not_private"
+
+
+def test_a_relay_that_talks_without_end_fills_no_disk(
+    cache: SessionCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "EVENTS_BYTES", 2000)
+    for number in range(100):
+        cache.append_events(events(number))
+    path = os.path.join(cache.folder, "events.jsonl")
+    assert 1500 < os.path.getsize(path) <= 2000
+    again = SessionCache(os.path.dirname(cache.folder), SID)
+    kept = again.load_events()
+    assert kept == events(*range(len(kept)))
+    # one that is longer already, by another hand, is as good as none
+    with open(path, "ab") as file:
+        file.write(b"x" * 2000)
+    assert SessionCache(os.path.dirname(cache.folder), SID).load_events() == []
+    again.append_events(events(*range(200)))
+    assert os.path.getsize(path) <= 4000
 
 
 def test_a_shared_folder_keeps_its_mode(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import http.client
 import itertools
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -227,6 +228,19 @@ def test_close_ends_a_call_of_another_thread() -> None:
     assert [error.code for error in caught if isinstance(error, ConnectionLost)] == ["closed"]
     with pytest.raises(ConnectionLost):
         get(transport)
+
+
+def test_a_line_that_is_reset_while_it_is_made(certificate: tuple[Path, Path]) -> None:
+    def script(peer: Peer) -> None:
+        peer._sock.recv(1)
+        linger = struct.pack("ii", 1, 0)  # so that closing it resets it
+        peer._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    with Scripted(script) as server:
+        transport = make(f"https://localhost:{server.port}")
+        with pytest.raises(ConnectionLost):
+            get(transport)
+        transport.close()
 
 
 def test_nobody_there() -> None:

@@ -32,12 +32,12 @@ from airlox import safefs
 from airlox.client.filelock import file_lock
 from airlox.client.relay_api import parse_event
 from airlox.errors import StorageError
-from airlox.protocol.limits import MANIFEST_BYTES, MIB
+from airlox.protocol.limits import MANIFEST_BYTES, TIMELINE_BYTES
 from airlox.protocol.view import Event
 
 SWEEP_EVERY_S: Final = 3600.0
-EVENTS_BYTES: Final = 256 * MIB
-"""Bound of `events.jsonl`; a relay of ours holds a session to far less."""
+EVENTS_BYTES: Final = 2 * TIMELINE_BYTES
+"""Bound of `events.jsonl`: what a reader keeps of a session, and room for its escapes."""
 SMALL_BYTES: Final = 64 * 1024
 
 _SESSION_FOLDER: Final = re.compile(r"ax_[a-z2-7]{26}\Z")
@@ -112,7 +112,7 @@ class SessionCache:
 
     def load_identity(self, name: str) -> Identity | None:
         """The identity called `name`: a role, or `runner-<name>`. A damaged one is None."""
-        data = self._read(f"identity-{name}.json", SMALL_BYTES)
+        data = self._read(f"identity-{name}.json", SMALL_BYTES, own=True)
         if data is None:
             return None
         try:
@@ -180,9 +180,9 @@ class SessionCache:
     def _path(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)
 
-    def _read(self, name: str, limit_bytes: int) -> bytes | None:
+    def _read(self, name: str, limit_bytes: int, *, own: bool = False) -> bytes | None:
         try:
-            return safefs.read_bounded(self._path(name), limit_bytes)
+            return safefs.read_bounded(self._path(name), limit_bytes, own=own)
         except StorageError as error:
             if error.code in ("not_found", "too_large"):
                 return None
@@ -190,7 +190,11 @@ class SessionCache:
 
 
 class _EventLog:
-    """`events.jsonl`: appended by any process, read in order."""
+    """`events.jsonl`: appended by any process, read in order.
+
+    Full at `EVENTS_BYTES`: later events are not kept, and each process fetches them again. So a
+    relay that talks without end fills no disk.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -203,9 +207,14 @@ class _EventLog:
 
     def append(self, events: Sequence[Event]) -> None:
         self._catch_up()  # what another process has stored meanwhile
+        room = EVENTS_BYTES - self._size()
         for event in events:
             if event.seq == self._last + 1:
-                safefs.append_line(self._path, msgspec.json.encode(event), sync=False)
+                line = msgspec.json.encode(event)
+                room -= len(line) + 2  # its end, and that of a torn line before it
+                if room < 0:
+                    break
+                safefs.append_line(self._path, line, sync=False)
                 self._last = event.seq
         self._offset = self._size()
 
@@ -220,7 +229,11 @@ class _EventLog:
         return events
 
     def _new_lines(self) -> list[bytes]:
-        if self._size() == self._offset:
+        size = self._size()
+        if size == self._offset:
+            return []
+        if size > EVENTS_BYTES:  # not by this client: as good as none
+            self._offset = size
             return []
         data = safefs.read_bounded(self._path, EVENTS_BYTES)
         # a file that shrank was replaced: what stands in it is old news, to be passed over

@@ -115,7 +115,7 @@ class Machines:
     def _load(self, name: str) -> Machine | None:
         path = self._path(name)
         try:
-            data = safefs.read_bounded(path, MACHINE_BYTES)
+            data = safefs.read_bounded(path, MACHINE_BYTES, own=True)
             machine = msgspec.json.decode(data, type=Machine)
         except StorageError as error:
             if error.code == "not_found":

@@ -162,6 +162,8 @@ class Transport:
         try:
             connection.request(method, self.address.prefix + path, body or None, all_headers)
         except (BrokenPipeError, ConnectionResetError):
+            if connection.sock is None:
+                raise  # while connecting
             # a relay may refuse a large body before it has read all of it: hear its answer
             connection.spent = True
         return connection.getresponse()
