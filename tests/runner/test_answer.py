@@ -257,8 +257,12 @@ class TestReasons:
             (base.Outcome(base.Cause.SIGNAL, signal=9), "killed by signal 9 (SIGKILL)"),
             (base.Outcome(base.Cause.SIGNAL, signal=63), "killed by signal 63"),
             (
-                base.Outcome(base.Cause.DISK, limit=1, detail="files made"),
-                "killed: it wrote more than this runner allows: files made",
+                base.Outcome(base.Cause.DISK, limit=50, detail="files made"),
+                "killed: limit of the runner's disk reached: files made, 50",
+            ),
+            (
+                base.Outcome(base.Cause.DISK, limit=1 << 28, detail="free space of the disk"),
+                "killed: limit of the runner's disk reached: free space of the disk, 256 MB",
             ),
             (
                 base.Outcome(base.Cause.PROCESS_LIMIT, limit=512),

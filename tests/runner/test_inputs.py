@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import zipfile
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airlox.errors import JobRefused, ValidationError
+from airlox.errors import JobRefused, StorageError, ValidationError
+from airlox.runner import inputs
 from airlox.runner.inputs import SCRIPT_NAME, Placing, place_script
 from airlox.runner.workspace import Places
 
@@ -32,14 +34,14 @@ def archive(**files: str) -> bytes:
 
 
 def test_a_file_is_written_where_the_job_starts(places: Places) -> None:
-    Placing(places, "sub", None).add_file("a.md", b"text")
+    Placing(places, "sub", None, 0).add_file("a.md", b"text")
     path = places.work / "sub/a.md"
     assert path.read_bytes() == b"text"
     assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_an_archive_is_unpacked(places: Places) -> None:
-    Placing(places, "", None).add_archive(archive(a="1", d__b="2"))
+    Placing(places, "", None, 0).add_archive(archive(a="1", d__b="2"))
     assert (places.work / "a").read_text() == "1"
     assert (places.work / "d/b").read_text() == "2"
     assert not (places.job / "unzip").exists()
@@ -57,10 +59,10 @@ def test_nothing_is_overwritten(places: Places, tmp_path: Path, there: str) -> N
     else:
         taken.symlink_to(victim if there == "link" else tmp_path / "nowhere")
     with pytest.raises(JobRefused) as refusal:
-        Placing(places, "", None).add_file("a", b"new")
+        Placing(places, "", None, 0).add_file("a", b"new")
     assert refusal.value.code == "input_collision"
     with pytest.raises(JobRefused) as refusal:
-        Placing(places, "", None).add_archive(archive(a="new"))
+        Placing(places, "", None, 0).add_archive(archive(a="new"))
     assert refusal.value.code == "input_collision"
     assert victim.read_text() == "old"
     assert not (tmp_path / "nowhere").exists()
@@ -68,7 +70,7 @@ def test_nothing_is_overwritten(places: Places, tmp_path: Path, there: str) -> N
 
 def test_an_unsafe_archive_is_refused_and_places_nothing(places: Places) -> None:
     with pytest.raises(ValidationError):
-        Placing(places, "", None).add_archive(archive(**{"..__evil": "x"}))
+        Placing(places, "", None, 0).add_archive(archive(**{"..__evil": "x"}))
     assert sorted(os.listdir(places.work)) == ["sub"]
 
 
@@ -78,12 +80,61 @@ def test_a_start_folder_that_is_none_is_refused(places: Places, tmp_path: Path, 
     (places.work / "link").symlink_to(tmp_path)
     (places.work / "file").write_text("")
     with pytest.raises(JobRefused) as refusal:
-        Placing(places, start, None).check_start()
+        Placing(places, start, None, 0).check_start()
     assert refusal.value.code == "no_start_folder"
 
 
+def test_inputs_come_to_no_more_than_a_job_may_write(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty-two archives of a gigabyte each could fill any disk."""
+    monkeypatch.setattr(inputs, "INPUT_BYTES", 10)
+    placing = Placing(places, "", None, 0)
+    placing.add_file("a", b"x" * 6)
+    with pytest.raises(JobRefused) as refusal:
+        placing.add_file("b", b"x" * 5)
+    assert refusal.value.code == "inputs_too_large"
+    with pytest.raises(JobRefused) as refusal:
+        placing.add_archive(archive(c="123456"))
+    assert refusal.value.code == "inputs_too_large"
+    assert sorted(os.listdir(places.work)) == ["a", "sub"]
+
+
+def test_inputs_leave_room_on_the_disk(places: Places) -> None:
+    with pytest.raises(JobRefused) as refusal:
+        Placing(places, "", None, 1 << 60).add_file("a", b"x")
+    assert refusal.value.code == "disk_full"
+
+
+def test_names_that_could_not_be_noted_are_refused(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not noted would stay in the workspace after a crash."""
+    monkeypatch.setattr(inputs, "_NOTE_BYTES", 100)
+    with pytest.raises(JobRefused) as refusal:
+        Placing(places, "", None, 0).add_archive(archive(**{f"{n:09}": "" for n in range(10)}))
+    assert refusal.value.code == "inputs_too_large"
+    assert sorted(os.listdir(places.work)) == ["sub"]
+
+
+def test_a_full_disk_is_called_that(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(inputs, "write_all", full)
+    with pytest.raises(StorageError) as error:
+        Placing(places, "", None, 0).add_file("a", b"x")
+    assert error.value.code == "disk_full"
+
+
+def test_a_program_is_not_looked_for_through_links(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print(1)")
+    (places.work / "main.py").symlink_to(tmp_path / "main.py")
+    assert not Placing(places, "", None, 0).has("main.py", b"print(1)")
+
+
 def test_the_very_same_program_counts_as_there(places: Places) -> None:
-    placing = Placing(places, "", None)
+    placing = Placing(places, "", None, 0)
     (places.work / "main.py").write_text("print(1)")
     assert placing.has("main.py", b"print(1)")
     assert not placing.has("main.py", b"print(2)")
@@ -92,7 +143,7 @@ def test_the_very_same_program_counts_as_there(places: Places) -> None:
 
 
 def test_what_was_placed_is_taken_out_again(places: Places) -> None:
-    placing = Placing(places, "sub", None)
+    placing = Placing(places, "sub", None, 0)
     placing.add_file("a", b"1")
     placing.add_archive(archive(d__b="2"))
     (places.work / "sub/d/made-by-the-job").mkdir()
@@ -101,15 +152,15 @@ def test_what_was_placed_is_taken_out_again(places: Places) -> None:
 
 
 def test_what_a_dead_runner_left_is_taken_out_by_the_next(places: Places) -> None:
-    Placing(places, "sub", None).add_file("a", b"1")
-    again = Placing(places, "", None)
+    Placing(places, "sub", None, 0).add_file("a", b"1")
+    again = Placing(places, "", None, 0)
     again.clear_leftovers()
     assert os.listdir(places.work / "sub") == []
     again.clear_leftovers()
 
 
 def test_removing_follows_no_link(places: Places, tmp_path: Path) -> None:
-    placing = Placing(places, "sub", None)
+    placing = Placing(places, "sub", None, 0)
     placing.add_file("a", b"1")
     (places.work / "sub/a").unlink()
     (places.work / "sub").rmdir()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airlox.errors import ValidationError
 from airlox.protocol.archive import inspect_zip
 from airlox.protocol.manifest import (
     ContentType,
@@ -19,7 +22,9 @@ from airlox.protocol.manifest import (
     build_manifest,
     parse_manifest,
 )
+from airlox.runner import outfiles
 from airlox.runner.outfiles import Gathered, _Names, gather
+from airlox.sandbox.collect import OutFile
 from support.images import build_png
 
 PNG = build_png(2, 2, bytes(2 * (1 + 3 * 2)))
@@ -107,6 +112,50 @@ def test_what_does_not_fit_is_left_out_one_by_one(tmp_path: Path) -> None:
     found = gathered(tmp_path, files, manifest(100_000))
     assert names_in(found) == ["a", "c"]
     assert list(reasons(found)) == ["b"]
+
+
+def test_what_the_archive_needs_for_itself_is_known_before_it_is_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else thousands of small files would be packed again and again, one less each time."""
+    packed: list[int] = []
+
+    def pack(files: Sequence[OutFile]) -> bytes:
+        packed.append(len(files))
+        return real(files)
+
+    real = outfiles._pack
+    monkeypatch.setattr(outfiles, "_pack", pack)
+    files = {f"{n:04}-{'x' * 200}": os.urandom(50) for n in range(1000)}
+    found = gathered(tmp_path, files, manifest(200_000))
+    (archive,) = found.files
+    assert 150_000 < len(archive.body) < 200_000
+    assert len(packed) == 1
+    assert len(names_in(found)) == packed[0]
+
+
+def test_no_end_of_work_is_done_for_images_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+
+    def sanitize(data: bytes) -> tuple[str, bytes]:
+        tried.append(data)
+        raise ValidationError("no image")
+
+    monkeypatch.setattr(outfiles, "sanitize_image", sanitize)
+    found = gathered(tmp_path, {f"{n:03}.png": b"no" for n in range(200)})
+    assert len(tried) == 61
+    assert len(names_in(found)) == 200
+
+
+def test_images_beyond_the_memory_for_them_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outfiles, "IMAGES_BYTES", 1)
+    found = gathered(tmp_path, {f"{n}.png": PNG for n in range(3)})
+    assert [file.name for file in found.files] == ["0.png", "out.zip"]
+    assert names_in(found) == ["1.png", "2.png"]
 
 
 def test_zeros_are_no_bomb(tmp_path: Path) -> None:

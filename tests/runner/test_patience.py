@@ -31,7 +31,8 @@ def test_waits_are_spread_so_that_not_all_come_at_once() -> None:
         (RelayError(507, "full", "x"), True),
         (RelayError(409, "not_assigned", "x"), False),
         (RelayError(401, "unauthorized", "x"), False),
-        (StorageError("full", code="disk_full"), False),
+        (StorageError("full", code="disk_full"), True),
+        (StorageError("no folder", code="not_private"), False),
     ],
 )
 def test_what_may_pass(error: AirloxError, passing: bool) -> None:

@@ -248,7 +248,7 @@ def reason_of(outcome: base.Outcome, job: Job, session: JobLimits) -> str | None
         case base.Cause.OUT_OF_MEMORY:
             return _memory_reason(outcome, session)
         case base.Cause.DISK:
-            return _with_detail("killed: it wrote more than this runner allows", outcome)
+            return _disk_reason(outcome)
         case base.Cause.PROCESS_LIMIT:
             count = "" if outcome.limit is None else f", limit {outcome.limit}"
             return f"killed: too many processes{count}; start fewer at a time"
@@ -279,6 +279,15 @@ def _memory_reason(outcome: base.Outcome, session: JobLimits) -> str:
     if limit_mb is None or limit_mb >= session.memory_mb:
         return f"{said}, which is all the session allows"
     return f"{said}; try --memory {min(2 * limit_mb, session.memory_mb)}"
+
+
+def _disk_reason(outcome: base.Outcome) -> str:
+    """Which limit of the disk: of what is written, of files, or of what must stay free."""
+    said = _with_detail("killed: limit of the runner's disk reached", outcome)
+    if outcome.limit is None:
+        return said
+    large = outcome.limit >= limits.MIB
+    return f"{said}, {outcome.limit // limits.MIB} MB" if large else f"{said}, {outcome.limit}"
 
 
 def _signal_name(number: int | None) -> str:

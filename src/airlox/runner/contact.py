@@ -13,13 +13,14 @@ from functools import partial
 from typing import Final
 
 from airlox.client.deadline import Deadline
-from airlox.errors import AirloxError, ConnectionLost, RelayError, SessionClosed
+from airlox.errors import AirloxError, ConnectionLost, JobRefused, RelayError, SessionClosed
 from airlox.protocol.encoding import ItemId
 from airlox.runner import answer, facts
 from airlox.runner.bench import Bench
 from airlox.runner.notes import Note, Say
 from airlox.runner.patience import patiently
 from airlox.runner.slots import Slots
+from airlox.runner.workspace import check_room
 
 HEARTBEAT_S: Final = 10.0
 TIDY_S: Final = 10.0
@@ -41,8 +42,8 @@ class Contact:
         self._loop = asyncio.get_running_loop()
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
-        self._silent = False
-        """Whether the relay did not take the last heartbeat: said once."""
+        self._complaints: set[str] = set()
+        """What does not work at present, and was said."""
         bench.spool.on_added = self._post_soon
 
     def beat_soon(self) -> None:
@@ -98,11 +99,10 @@ class Contact:
         except (ConnectionLost, RelayError) as error:
             if isinstance(error, RelayError) and error.status in (401, 404, 410):
                 self._end_with(self._bench.link.api.end_of_session(error))
-            elif not self._silent:
-                self._silent = True
-                self._say(Note("warning", f"no heartbeat reached the relay: {error.message}"))
+            else:
+                self._complain("no heartbeat reached the relay", error)
         else:
-            self._silent = False
+            self._complaints.discard("no heartbeat reached the relay")
 
     async def post_results(self) -> None:
         """Post what is in the spool, whenever there is something."""
@@ -123,12 +123,14 @@ class Contact:
         evict_at = self._loop.time()
         while True:
             try:
-                await self._bench.threads.call(self._bench.link.tidy)
+                await self._bench.threads.call(self._tidy_session)
                 if self._loop.time() >= evict_at:
                     evict_at = self._loop.time() + EVICT_EVERY_S
                     await asyncio.to_thread(self._bench.workspaces.evict)
             except AirloxError as error:
-                self._say(Note("warning", f"tidying up: {error.message}"))
+                self._complain("tidying up", error)
+            else:
+                self._complaints.discard("tidying up")
             await asyncio.sleep(TIDY_S)
 
     def _post_soon(self) -> None:
@@ -139,6 +141,21 @@ class Contact:
         free = self._slots.free if self._bench.manifest.is_full else None
         api = self._bench.link.api.within(Deadline.after(CALL_S))
         api.heartbeat(self._slots.current, free)
+
+    def _tidy_session(self) -> None:
+        options = self._bench.options
+        try:
+            check_room(options.cache_root, options.disk_floor_bytes)
+        except JobRefused:
+            self._bench.link.tidy(has_room=False)
+        else:
+            self._bench.link.tidy(has_room=True)
+
+    def _complain(self, what: str, error: AirloxError) -> None:
+        """Say it once, until it has worked again."""
+        if what not in self._complaints:
+            self._complaints.add(what)
+            self._say(Note("warning", f"{what}: {error.message}"))
 
     def _gave_up(self, job: ItemId, why: str) -> None:
         text = f"the result of job {job} cannot be posted: {why}"

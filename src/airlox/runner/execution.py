@@ -65,7 +65,7 @@ from airlox.runner.redact import Redactor
 from airlox.runner.slots import Running
 from airlox.runner.spool import Started
 from airlox.runner.trees import TreeBringer
-from airlox.runner.workspace import Places
+from airlox.runner.workspace import Places, check_room
 from airlox.sandbox import base, sweep
 
 APPROVAL_S: Final = 10.0
@@ -132,6 +132,8 @@ async def _carry_out(
             code="result_too_large",
             hint="create a session with a larger item limit",
         )
+    for folder in (bench.folder, bench.options.cache_root):
+        check_room(folder, bench.options.disk_floor_bytes)
     attempt.input_sha256 = await _hash_inputs(bench, running, job)
     interpreter = await _interpreter(bench, job)
     attempt.env = facts.env(
@@ -143,11 +145,11 @@ async def _carry_out(
         running, sender, kept=kept, fresh=job.fresh is not UNSET
     ) as places:
         owner = bench.sandbox.owner()
-        placing = Placing(places, "" if job.cwd is UNSET else job.cwd, owner)
+        start = "" if job.cwd is UNSET else job.cwd
+        placing = Placing(places, start, owner, bench.options.disk_floor_bytes)
         await asyncio.to_thread(placing.clear_leftovers)
         if job.tree is not UNSET:
-            bringer = TreeBringer(bench.link, running, job.tree, places, owner, arrived)
-            await bringer.bring(bench.threads)
+            await TreeBringer(bench, running, job.tree, places, arrived).bring()
             attempt.tree = job.tree.digest
         try:
             await _place(bench, running, attempt, placing)
@@ -267,6 +269,7 @@ async def _run(
         script, owner = attempt.job.script, bench.sandbox.owner()
         await asyncio.to_thread(place_script, places.home, script, owner)
     running.check()
+    check_room(places.job, bench.options.disk_floor_bytes)
     await asyncio.to_thread(_begin, bench, attempt)
     attempt.begun = True
     redactor = Redactor(redactions_of(bench, places, interpreter))
@@ -389,7 +392,8 @@ def _answer_to(error: Exception, bench: Bench, running: Running, attempt: _Attem
     if isinstance(error, SandboxError):
         cause = Cause(kind=CauseKind.SANDBOX_UNAVAILABLE, code=error.code[:64])
     elif attempt.begun or not isinstance(error, AirloxError):
-        said = redactor.clean_text(f"the runner failed: {type(error).__name__}: {error}")
+        kind = "" if isinstance(error, AirloxError) else f"{type(error).__name__}: "
+        said = redactor.clean_text(f"the runner failed: {kind}{error}")
         cause = Cause(kind=CauseKind.RUNNER_ERROR)
         return replace(_blank(attempt), cause=cause, reason=said)
     elif error.code == "cancelled":

@@ -20,30 +20,40 @@ import msgspec
 
 from airlox import safefs
 from airlox.errors import JobRefused, StorageError
-from airlox.runner.workspace import Owner, Places
+from airlox.protocol.archive import inspect_zip
+from airlox.runner.workspace import Owner, Places, check_room
+from airlox.sandbox.base import Limits
 from airlox.sandbox.collect import printable, remove_tree
 from airlox.tree.beneath import (
     FOLDER_FLAGS,
     NEW_FILE_FLAGS,
     Folders,
+    open_regular,
     opened_root,
     remove,
+    storage_error,
+    workspace_errors,
     write_all,
 )
 from airlox.tree.unzip import extract_zip
 
 SCRIPT_NAME: Final = ".airlox-script"
-_NOTE_BYTES: Final = 1 << 20
+INPUT_BYTES: Final = Limits(timeout_s=0, memory_bytes=None).disk_bytes
+"""Inputs, unpacked, come to no more than a job may write."""
+_NOTE_BYTES: Final = 4 << 20
 
 
 class Placing:
     """Puts files into the start folder of one job. Blocking."""
 
-    def __init__(self, places: Places, start: str, owner: Owner) -> None:
-        """`start` is relative to the work folder; empty for that itself."""
+    def __init__(self, places: Places, start: str, owner: Owner, floor_bytes: int) -> None:
+        """`start` is relative to the work folder; empty for that itself. So many bytes stay free
+        on the disk."""
         self._places = places
         self._start = start
         self._owner = owner
+        self._floor_bytes = floor_bytes
+        self._room_bytes = INPUT_BYTES
         self._names: list[str] = []
         self._note = None if places.tree_state is None else places.tree_state.with_name("placed")
 
@@ -64,17 +74,19 @@ class Placing:
 
     def has(self, name: str, content: bytes) -> bool:
         """Whether the start folder has this very file already."""
-        path = self._places.work / self._start / name
-        with self._folder():
+        with self._folder() as folder_fd:
             try:
-                return safefs.read_bounded(path, len(content)) == content
-            except StorageError:
+                fd, found = open_regular(folder_fd, os.fsencode(name))
+            except OSError:
                 return False
+            with os.fdopen(fd, "rb") as file:
+                return found.st_size == len(content) and file.read(len(content)) == content
 
     def add_file(self, name: str, content: bytes) -> None:
         """Write a new file. Raises JobRefused when the name is taken."""
+        self._take_room(len(content))
         self._announce([name])
-        with self._folder() as folder_fd:
+        with workspace_errors(), self._folder() as folder_fd:
             try:
                 _write(folder_fd, name, content, 0o644, self._owner)
             except FileExistsError:
@@ -82,12 +94,13 @@ class Placing:
 
     def add_archive(self, data: bytes) -> None:
         """Unpack a ZIP archive. Raises JobRefused when a name at its top is taken."""
+        self._take_room(sum(entry.size for entry in inspect_zip(data)))
         staging = self._places.job / "unzip"
         remove_tree(staging)
         safefs.make_private_dir(staging)
         extract_zip(data, staging)
         names = sorted(os.listdir(staging))
-        with self._folder() as folder_fd:
+        with workspace_errors(), self._folder() as folder_fd:
             for name in names:
                 if _exists(folder_fd, name):
                     raise _taken(name)
@@ -103,10 +116,19 @@ class Placing:
             self._remove(self._start, self._names)
             self._note.unlink(missing_ok=True)
 
+    def _take_room(self, size: int) -> None:
+        self._room_bytes -= size
+        if self._room_bytes < 0:
+            raise _too_much(f"the inputs come to more than {INPUT_BYTES >> 20} MB")
+        check_room(self._places.job, self._floor_bytes, size)
+
     def _announce(self, names: list[str]) -> None:
         self._names += names
+        note = msgspec.json.encode((self._start, self._names))
+        if len(note) > _NOTE_BYTES:
+            raise _too_much("the inputs hold too many names")
         if self._note is not None:
-            safefs.write_private(self._note, msgspec.json.encode((self._start, self._names)))
+            safefs.write_private(self._note, note)
 
     def _remove(self, start: str, names: list[str]) -> None:
         pit = self._places.job / "pit"
@@ -128,7 +150,7 @@ class Placing:
 def place_script(home: Path, script: str, owner: Owner) -> None:
     """Write the script of a shell job into its home folder, over whatever stands there."""
     remove_tree(home / SCRIPT_NAME)
-    with opened_root(home) as home_fd:
+    with workspace_errors(), opened_root(home) as home_fd:
         _write(home_fd, SCRIPT_NAME, script.encode(), 0o755, owner)
 
 
@@ -138,7 +160,7 @@ def _opened(work: Path, start: str) -> Iterator[int]:
     try:
         root_fd = os.open(work, FOLDER_FLAGS)
     except OSError as e:
-        raise StorageError(f"cannot open the folder of a job: {e.strerror}") from None
+        raise storage_error("open the folder of a job", e) from None
     try:
         with Folders(root_fd) as folders:
             try:
@@ -181,6 +203,10 @@ def _exists(folder_fd: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _too_much(what: str) -> JobRefused:
+    return JobRefused(what, code="inputs_too_large", hint="send less, or fewer files, with one job")
 
 
 def _taken(name: str) -> JobRefused:

@@ -120,11 +120,11 @@ class Link:
         """Who signed a cancel of this job."""
         return self.timeline.read(lambda view: view.cancels.get(job))
 
-    def tidy(self) -> None:
+    def tidy(self, *, has_room: bool) -> None:
         """See to it that the relay need not keep items for this runner.
 
-        Files by people are stored here, since a job may name them as inputs; texts, results, jobs
-        of others and files by runners are of no use to a runner.
+        Files by people are stored here where there is room, since a job may name them; texts,
+        results, jobs of others and files by runners are of no use to a runner.
         """
         for record in self.timeline.records():
             envelope = record.envelope
@@ -134,6 +134,8 @@ class Link:
                 continue
             by_runner = record.author.role is Role.RUNNER
             if envelope.header.kind is Kind.FILE and not by_runner:
+                if not has_room:
+                    continue
                 self._store(envelope)
             else:
                 self.timeline.blobs.acknowledge(envelope.id, self.api)
@@ -174,7 +176,9 @@ class Link:
 
     def order(self, job: ItemId) -> Order | None:
         """The verified job, or None when its bytes cannot be had. Raises Unverified."""
-        record = self._record(job)
+        record = patiently(
+            partial(self._record, job), self.api.pause, until=Deadline.after(PATIENCE_S)
+        )
         if record is None or record.envelope is None or record.author is None:
             return None
         blob = self._blob(record.envelope)

@@ -14,6 +14,7 @@ from airlox.protocol.names import check_display_text
 MAX_CONCURRENCY: Final = 64
 WORKSPACES_BYTES: Final = 50 * 1024 * limits.MIB
 WORKSPACE_DAYS: Final = 30
+DISK_FLOOR_BYTES: Final = 256 * limits.MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class RunnerOptions:
     folders of jobs. `python` is an interpreter to use for Python jobs instead of making one.
     `toolchains` are folders jobs may read at the same path, their `bin` usable in `PATH`.
     `memory_mb` caps what a job may have; `no_network` takes the network away even where the
-    session allows it. `path` is the `PATH` the runner was started with.
+    session allows it. `path` is the `PATH` the runner was started with. No job starts or runs on
+    with less than `disk_floor_bytes` free: the runner needs some for what it must not forget.
     """
 
     name: str
@@ -47,6 +49,7 @@ class RunnerOptions:
     toolchains: tuple[Path, ...] = ()
     workspaces_bytes: int = WORKSPACES_BYTES
     workspace_days: int = WORKSPACE_DAYS
+    disk_floor_bytes: int = DISK_FLOOR_BYTES
 
     def __post_init__(self) -> None:
         for label in (self.name, *self.labels):

@@ -2,7 +2,7 @@
 
 Rules
 - Images at the top are re-encoded and sent under their own names, as many as the references of a
-  result allow; an image that cannot be is packed with the rest.
+  result and the runner's memory allow; an image that cannot be is packed with the rest.
 - The archive is one that every reader accepts: paths, sizes, compression and names that differ
   only in case are seen to here.
 - What is not sent is listed with its reason.
@@ -31,8 +31,12 @@ from airlox.sandbox.collect import CollectCaps, OutFile, collect_out
 ARCHIVE_NAME: Final = "out.zip"
 ARCHIVE_MIME: Final = "application/zip"
 ITEM_ROOM_BYTES: Final = 4096
-"""Left of an item for its meta and the archive's own tables."""
+"""Left of an item for its meta."""
 ENTRY_BYTES: Final = 512 * limits.MIB
+IMAGES_BYTES: Final = 256 * limits.MIB
+"""Images beyond this are packed: until they are posted they are held in memory."""
+_TABLES_BYTES: Final = 128
+"""What an archive holds of a file beside its bytes and, twice, its path."""
 _DATED: Final = (1980, 1, 1, 0, 0, 0)
 _STORED_FROM_BYTES: Final = 1 * limits.MIB
 _MOST_RATIO: Final = 90
@@ -85,30 +89,32 @@ class _Gathering:
     def _split(self, files: Sequence[OutFile]) -> tuple[list[Sendable], list[OutFile]]:
         images: list[Sendable] = []
         rest: list[OutFile] = []
+        tries, room = limits.OUT_FILES_SENT - 1, IMAGES_BYTES
         for file in files:
-            room_left = len(images) < limits.OUT_FILES_SENT - 1
-            image = self._image(file) if room_left else None
+            image = None
+            if tries and room > 0 and self._may_be_image(file):
+                tries -= 1  # one that is none in the end was as much work
+                image = self._image(file)
             if image is not None:
+                room -= len(image.body)
                 images.append(image)
             else:
                 rest.append(file)
         return images, rest
 
+    def _may_be_image(self, file: OutFile) -> bool:
+        if "/" in file.path or ContentType.IMAGE not in self._allowed:
+            return False
+        return _image_mime(file) is not None and file.size <= self._room
+
     def _image(self, file: OutFile) -> Sendable | None:
         """The file as an image to send, or None when it is none that can be sent so."""
-        dot = file.path.rfind(".")
-        extension = file.path[dot:].lower() if dot > 0 else ""
-        wanted = MIME_OF["image"].get(extension)
-        if wanted is None or "/" in file.path or ContentType.IMAGE not in self._allowed:
-            return None
-        if file.size > self._room:
-            return None
         try:
             check_safe_name(file.path)
             mime, body = sanitize_image(_read(file))
         except AirloxError:
             return None
-        if mime != wanted or len(body) > self._room:
+        if mime != _image_mime(file) or len(body) > self._room:
             return None
         return Sendable(file.path, "image", mime, body)
 
@@ -120,13 +126,16 @@ class _Gathering:
                 self._skip(file.path, "the session allows no ZIP archives")
             return []
         chosen = self._choose(files)
+        if not chosen:
+            return []
         body = _pack(chosen)
-        while chosen and not self._is_sendable(body):
-            largest = max(chosen, key=lambda file: file.size)
-            self._skip(largest.path, "the archive of all files would be too large")
-            chosen.remove(largest)
-            body = _pack(chosen)
-        return [Sendable(ARCHIVE_NAME, "zip", ARCHIVE_MIME, body)] if chosen else []
+        try:
+            inspect_zip(body)
+        except AirloxError as error:
+            for file in chosen:
+                self._skip(file.path, f"readers would refuse the archive: {error.message}")
+            return []
+        return [Sendable(ARCHIVE_NAME, "zip", ARCHIVE_MIME, body)]
 
     def _choose(self, files: list[OutFile]) -> list[OutFile]:
         """The files that fit together, in their order, under names that differ for everyone."""
@@ -139,21 +148,12 @@ class _Gathering:
                 continue
             if not names.add(file.path):
                 self._skip(file.path, "its name differs from another only in case or accents")
-            elif file.size > room:
+            elif (packed := _most_packed(file)) > room:
                 self._skip(file.path, f"over {self._room} bytes in all")
             else:
-                room -= file.size
+                room -= packed
                 chosen.append(file)
         return chosen
-
-    def _is_sendable(self, body: bytes) -> bool:
-        if len(body) > self._room + ITEM_ROOM_BYTES // 2:
-            return False
-        try:
-            inspect_zip(body)
-        except AirloxError:
-            return False
-        return True
 
     def _skip(self, path: str, reason: str) -> None:
         self._left_out.append(LeftOut(path=path[:200], reason=reason))
@@ -181,6 +181,17 @@ class _Names:
 
 def _folded(path: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _image_mime(file: OutFile) -> str | None:
+    """What the file is by its name, if that is an image."""
+    dot = file.path.rfind(".")
+    return MIME_OF["image"].get(file.path[dot:].lower()) if dot > 0 else None
+
+
+def _most_packed(file: OutFile) -> int:
+    """What a file adds to an archive at most: what does not shrink grows by a little."""
+    return file.size + (file.size >> 10) + _TABLES_BYTES + 2 * len(file.path.encode())
 
 
 def _pack(files: Sequence[OutFile]) -> bytes:

@@ -1,4 +1,4 @@
-"""Waiting for a relay that is away: how long between tries, and what is worth another try.
+"""Waiting for a relay that is away, or for room on a disk: how long, and what for.
 
 The wait doubles from half a second to eight, each shortened or lengthened at random, so that the
 runners of a relay that was restarted do not come back all at once.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from airlox.client.deadline import Deadline
-from airlox.errors import AirloxError, ConnectionLost, RelayError
+from airlox.errors import AirloxError, ConnectionLost, RelayError, StorageError
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 8.0
@@ -35,6 +35,8 @@ def may_pass(error: AirloxError) -> bool:
     """Whether the same call may succeed later."""
     if isinstance(error, RelayError):
         return error.status in _LATER
+    if isinstance(error, StorageError):
+        return error.code == "disk_full"
     return isinstance(error, ConnectionLost) and error.code != "closed"
 
 
@@ -53,7 +55,7 @@ def patiently(
     for count, wait_s in enumerate(waits()):
         try:
             return call()
-        except (ConnectionLost, RelayError) as error:
+        except (ConnectionLost, RelayError, StorageError) as error:
             if not may_pass(error) or (until is not None and until.passed):
                 raise
             if count == 0 and on_wait is not None:

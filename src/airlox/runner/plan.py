@@ -66,7 +66,11 @@ def _limits(bench: Bench, job: Job) -> Limits:
     memory_mb = job.memory_mb or bench.session.memory_mb
     if bench.options.memory_mb is not None:
         memory_mb = min(memory_mb, bench.options.memory_mb)
-    return Limits(timeout_s=job.timeout_s, memory_bytes=memory_mb * limits.MIB)
+    return Limits(
+        timeout_s=job.timeout_s,
+        memory_bytes=memory_mb * limits.MIB,
+        disk_floor_bytes=bench.options.disk_floor_bytes,
+    )
 
 
 def _toolchains(options: RunnerOptions, interpreter: Interpreter | None) -> tuple[Mount, ...]:

@@ -153,7 +153,7 @@ def _has_joined(options: RunnerOptions, invite: Invite) -> bool:
 
 
 def _say_away(say: Say, error: AirloxError) -> None:
-    if error.code == "tls":  # somebody must look at it
+    if error.code in ("tls", "disk_full"):  # somebody must look at it
         raise error
     say(Note("away", f"{error.message}; trying again until it is back"))
 

@@ -13,10 +13,9 @@ from typing import Final
 from airlox.errors import ConnectionLost, JobRefused, ProtocolError, TreeError
 from airlox.protocol.encoding import b64u_decode
 from airlox.protocol.job import TreeRef
-from airlox.runner.link import Link
+from airlox.runner.bench import Bench
 from airlox.runner.slots import Running
-from airlox.runner.threads import Threads
-from airlox.runner.workspace import Owner, Places
+from airlox.runner.workspace import Places, check_room
 from airlox.tree.apply import apply
 from airlox.tree.index import DIGEST_BYTES, TreeIndex, parse_index
 from airlox.tree.lack import encode_lack, encode_lacking_index
@@ -35,30 +34,32 @@ class TreeBringer:
 
     def __init__(
         self,
-        link: Link,
+        bench: Bench,
         running: Running,
         tree: TreeRef,
         places: Places,
-        owner: Owner,
         arrived: asyncio.Event,
     ) -> None:
         """`arrived` is set whenever the relay tells of a pack of this job."""
-        self._link = link
+        self._link = bench.link
+        self._call = bench.threads.call
+        self._owner = bench.sandbox.owner()
+        self._floor_bytes = bench.options.disk_floor_bytes
         self._running = running
         self._digest = b64u_decode(tree.digest, DIGEST_BYTES)
         self._places = places
-        self._owner = owner
         self._arrived = arrived
         self._seen: set[int] = set()
         self._state = None if places.tree_state is None else load_state(places.tree_state)
 
-    async def bring(self, threads: Threads) -> None:
+    async def bring(self) -> None:
         """Raises JobRefused, TreeError, StorageError, and what the link raises."""
-        self._call = threads.call
         store = ContentStore(self._places.job / "contents")
         try:
             index = await self._index(store)
             found = await asyncio.to_thread(survey, index, self._places.work, self._state)
+            to_write = (entry.size for entry in index.entries if entry.path not in found.present)
+            check_room(self._places.job, self._floor_bytes, sum(to_write))
             sizes = index.sizes()
             store.want({digest: sizes[digest] for digest in found.lacking})
             await self._complete(store, lambda: encode_lack(index, store.missing))

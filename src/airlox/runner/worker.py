@@ -15,6 +15,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,7 @@ from airlox.runner.execution import execute
 from airlox.runner.link import STANDING
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
+from airlox.runner.patience import patiently
 from airlox.runner.slots import Running, Slots
 from airlox.runner.start import forget_session, prepared
 
@@ -39,6 +41,7 @@ DRAIN_JOBS_S: Final = 30.0
 DRAIN_POSTS_S: Final = 20.0
 DRAIN_LOOK_S: Final = 0.05
 STOP_S: Final = 5.0
+EVENTS_AHEAD: Final = 256
 
 EXIT_OK: Final = 0
 EXIT_ERROR: Final = 1
@@ -84,6 +87,7 @@ class _Worker:
         self._jobs: set[asyncio.Task[None]] = set()
         self._arrivals: dict[ItemId, asyncio.Event] = {}
         self._feeds: list[tuple[Feed, threading.Thread]] = []
+        self._ahead = threading.BoundedSemaphore(EVENTS_AHEAD)
         self._said_ready = self._said_waiting = False
         self.session_gone = False
 
@@ -118,12 +122,18 @@ class _Worker:
     # ── streams ─────────────────────────────────────────────────────────────────────────────
 
     def _listen(self, feed: Feed, take: Callable[[SseEvent], None]) -> None:
-        """Read a feed in a thread of its own until it is closed."""
+        """Read a feed in a thread of its own until it is closed.
+
+        An event that a full disk does not let us keep is not lost: it waits for room.
+        """
+
+        def complain(error: AirloxError) -> None:
+            self._say(Note("warning", f"news of the session wait: {error.message}"))
 
         def read() -> None:
             try:
                 while (event := feed.next(Deadline.after(None))) is not None:
-                    take(event)
+                    patiently(partial(take, event), self._link.api.pause, on_wait=complain)
             except AirloxError as error:
                 self._loop.call_soon_threadsafe(self._end_with, error)
 
@@ -134,11 +144,21 @@ class _Worker:
     def _on_session_event(self, event: SseEvent) -> None:
         """In the feed's thread: approvals, rejections, cancels and the items of jobs."""
         self._link.timeline.take_live(event, STANDING)
-        self._loop.call_soon_threadsafe(self._look_at_approval)
+        self._in_loop(self._look_at_approval)
 
     def _on_runner_event(self, event: SseEvent) -> None:
         """In the feed's thread."""
-        self._loop.call_soon_threadsafe(self._take, event)
+        self._in_loop(partial(self._take, event))
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        """Have the loop make a call. A feed never runs far ahead of it, whatever the relay says."""
+
+        def make() -> None:
+            self._ahead.release()
+            call()
+
+        self._ahead.acquire()
+        self._loop.call_soon_threadsafe(make)
 
     def _take(self, event: SseEvent) -> None:
         if event.event == EventKind.REJECTED:

@@ -32,12 +32,13 @@ from typing import Final
 import msgspec
 
 from airlox import safefs
-from airlox.errors import StorageError
+from airlox.errors import JobRefused, StorageError
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.runner.slots import Running
 from airlox.sandbox.descent import Descent
 from airlox.sandbox.sweep import StateFolder
+from airlox.tree.beneath import storage_error
 
 LOCK_POLL_S: Final = 0.1
 SIZED_ENTRIES: Final = 2_000_000
@@ -46,6 +47,20 @@ _USED_BYTES: Final = 256
 _DAY_S: Final = 24 * 3600
 
 Owner = tuple[int, int] | None
+
+
+def check_room(folder: Path, floor_bytes: int, needed_bytes: int = 0) -> None:
+    """Raises JobRefused (code `disk_full`) unless the floor stays free with so much more there."""
+    try:
+        found = os.statvfs(folder)
+    except OSError as e:
+        raise storage_error("look at the disk", e) from None
+    if found.f_bavail * found.f_frsize - needed_bytes < floor_bytes:
+        raise JobRefused(
+            "this runner's disk is nearly full",
+            code="disk_full",
+            hint="free space on it, or choose another runner",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +186,7 @@ class Workspaces:
             finally:
                 os.close(fd)
         except OSError as e:
-            raise StorageError(f"cannot make the folder of a job: {e.strerror}") from None
+            raise storage_error("make the folder of a job", e) from None
         return path
 
 
@@ -187,7 +202,7 @@ def _try_lock(space: Path) -> contextlib.ExitStack | None:
     try:
         fd = os.open(space / "lock", flags, 0o600)
     except OSError as e:
-        raise StorageError(f"cannot lock a workspace: {e.strerror}") from None
+        raise storage_error("lock a workspace", e) from None
     stack.callback(os.close, fd)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,6 +29,7 @@ NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | o
 STEP_BYTES: Final = 1 << 20
 
 _BATCH: Final = 1000
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Enter = Callable[[int, bytes], int]
 """Opens the folder of that name in an open folder and returns its descriptor, or raises OSError."""
@@ -118,13 +119,23 @@ def opened_workspace(root: str | os.PathLike[str]) -> Iterator[int]:
         os.close(root_fd)
 
 
+def storage_error(doing: str, e: OSError) -> StorageError:
+    """What a refusal of the file system means, without the path."""
+    full = e.errno in _FULL
+    return StorageError(
+        f"cannot {doing}: {e.strerror or e}",
+        code="disk_full" if full else "storage",
+        hint="free space on the runner's disk" if full else None,
+    )
+
+
 @contextmanager
 def workspace_errors() -> Iterator[None]:
     """Name what the file system refused, without the path of the workspace."""
     try:
         yield
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if e.errno in _FULL:
             raise StorageError(
                 "the disk of the workspace is full",
                 code="disk_full",

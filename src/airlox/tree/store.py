@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from airlox import safefs
-from airlox.errors import StorageError
-from airlox.tree.beneath import FILE_FLAGS, pieces, write_all
+from airlox.tree.beneath import FILE_FLAGS, pieces, storage_error, write_all
 from airlox.tree.chunks import PART_BYTES, Part, read_pack
 from airlox.tree.index import INDEX_BYTES
 
@@ -129,11 +128,7 @@ class ContentStore:
             finally:
                 os.close(fd)
         except OSError as e:
-            raise StorageError(
-                f"cannot keep received contents: {e.strerror}",
-                code="storage",
-                hint="free space on the runner's disk",
-            ) from None
+            raise storage_error("keep received contents", e) from None
 
     def _read(self, digest: bytes) -> Iterator[bytes]:
         fd = os.open(self._path(digest), FILE_FLAGS)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import StorageError
 from airlox.protocol.archive import ZipEntry, inspect_zip, read_entry
-from airlox.tree.beneath import FOLDER_FLAGS, NEW_FILE_FLAGS, Folders, opened_root, write_all
+from airlox.tree.beneath import (
+    FOLDER_FLAGS,
+    NEW_FILE_FLAGS,
+    Folders,
+    opened_root,
+    storage_error,
+    write_all,
+)
 from airlox.tree.paths import split
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ def extract_zip(data: bytes, folder: AnyPath) -> None:
                 for entry in entries:
                     _extract(data, entry, folders)
     except OSError as e:
-        raise StorageError(f"cannot unpack into {os.fspath(folder)}: {e.strerror}") from None
+        raise storage_error("unpack an archive", e) from None
 
 
 def _extract(data: bytes, entry: ZipEntry, folders: Folders) -> None:
