@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
 from airlox.client.follow import Output
 from airlox.client.jobs import Job, Result
@@ -24,6 +24,11 @@ from airlox.protocol.item import ItemRef
 from airlox.protocol.job import Job as JobMeta
 from airlox.protocol.manifest import ALL_TYPES, Manifest
 from airlox.protocol.view import Item, Record
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from airlox.client.options import JobOptions
 
 WORKERS: Final = 32
 """Most calls of one session at a time; more wait for their turn."""
@@ -288,69 +293,22 @@ class AsyncSession:
         code: str,
         *,
         filename: str = "main.py",
-        files: Refs = (),
-        runner: Runner | str | None = None,
-        labels: Iterable[str] | None = None,
-        timeout: int | None = None,
-        memory_mb: int | None = None,
         requirements: Iterable[str] = (),
-        tree: AnyPath | None = None,
-        tree_options: Mapping[str, Any] | None = None,
-        cwd: str | None = None,
-        fresh: bool = False,
-        progress_file: str | None = None,
-        stay: bool = True,
+        **options: Unpack[JobOptions],
     ) -> AsyncJob:
         job = await self._workers.run(
             self._session.run_python,
             code,
             filename=filename,
-            files=files,
-            runner=runner,
-            labels=labels,
-            timeout=timeout,
-            memory_mb=memory_mb,
             requirements=requirements,
-            tree=tree,
-            tree_options=tree_options,
-            cwd=cwd,
-            fresh=fresh,
-            progress_file=progress_file,
-            stay=stay,
+            **options,
         )
         return AsyncJob(job, self._workers)
 
     async def run_shell(
-        self,
-        command: str | Sequence[str],
-        *,
-        files: Refs = (),
-        runner: Runner | str | None = None,
-        labels: Iterable[str] | None = None,
-        timeout: int | None = None,
-        memory_mb: int | None = None,
-        tree: AnyPath | None = None,
-        tree_options: Mapping[str, Any] | None = None,
-        cwd: str | None = None,
-        fresh: bool = False,
-        progress_file: str | None = None,
-        stay: bool = True,
+        self, command: str | Sequence[str], **options: Unpack[JobOptions]
     ) -> AsyncJob:
-        job = await self._workers.run(
-            self._session.run_shell,
-            command,
-            files=files,
-            runner=runner,
-            labels=labels,
-            timeout=timeout,
-            memory_mb=memory_mb,
-            tree=tree,
-            tree_options=tree_options,
-            cwd=cwd,
-            fresh=fresh,
-            progress_file=progress_file,
-            stay=stay,
-        )
+        job = await self._workers.run(self._session.run_shell, command, **options)
         return AsyncJob(job, self._workers)
 
     async def run_file(self, path: AnyPath, **options: Any) -> AsyncJob:

@@ -100,7 +100,12 @@ class Follower:
 
     def _follow_job(self) -> Generator[Output, None, bool]:
         """True when the wait is over; False when the relay has no stream for the job."""
-        feed = Feed(self._core.api, self._path, on_warning=self._core.on_warning)
+        feed = Feed(
+            self._core.api,
+            lambda: wire.job_stream(*self._place()),
+            poll=lambda api: api.job_news(*self._place()[1:]),
+            on_warning=self._core.on_warning,
+        )
         with self._core.using(self._watched(feed)):
             until = self._deadline
             while True:
@@ -123,10 +128,11 @@ class Follower:
                     self._catch_up()
                     return self._job.settle(self._ask(), api=self._api) is not None
 
-    def _path(self) -> str:
+    def _place(self) -> tuple[str, str, int | None]:
+        """Session, job, and the byte of its live output to go on at."""
         last = self._reader.last if self._reader is not None else None
         session_id = self._core.manifest.session_id
-        return wire.job_stream(session_id, self._job.id, None if last is None else last.end)
+        return session_id, self._job.id, None if last is None else last.end
 
     def _failed(self, event: SseEvent) -> bool:
         if event.event != EventKind.JOB:

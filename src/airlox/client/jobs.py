@@ -187,10 +187,12 @@ class Job:
 
         `api` fetches what belongs to a result. Nothing the relay says replaces a signed result.
         """
+        if self._final is not None and self._final.signed:
+            return self._final
         found = self._bound_result(api or self._core.api) or self._unsigned(self._relay_word())
         if found is None and status is not None:
             found = self._unsigned(status)
-        if found is not None and (self._final is None or found.signed):
+        if found is not None:
             self._final = found
         return self._final
 

@@ -41,8 +41,11 @@ from airlox.protocol.view import Item, Record
 from airlox.safefs import read_bounded
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from airlox.client.attachments import Attachment
     from airlox.client.jobs import Job
+    from airlox.client.options import JobOptions
     from airlox.client.relay_api import RunnerEntry
     from airlox.client.submission import Submission
 
@@ -392,80 +395,23 @@ class Session:
         code: str,
         *,
         filename: str = "main.py",
-        files: Refs = (),
-        runner: Runner | str | None = None,
-        labels: Iterable[str] | None = None,
-        timeout: int | None = None,
-        memory_mb: int | None = None,
         requirements: Iterable[str] = (),
-        tree: AnyPath | None = None,
-        tree_options: Mapping[str, Any] | None = None,
-        cwd: str | None = None,
-        fresh: bool = False,
-        progress_file: str | None = None,
-        stay: bool = True,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """Send Python to a runner and return its job at once.
-
-        `files` are references from `send_file`; ZIPs are unpacked into the job's folder. The job
-        goes to one `runner` (by name, key or Runner), to any with all of `labels`, or to any free
-        one. `timeout` in seconds and `memory_mb` default to the session's limits. In full sessions
-        `tree` sends a working tree (`tree_options`: `allow`, `exclude`), `cwd` starts within it;
-        with `stay=False` everything the runner may lack is stored on the relay first, so that this
-        program may end.
+        """Send Python to a runner and return its job at once. For `options` see `JobOptions`.
 
         Everything is checked before it is sent. Raises PolicyError, ValidationError, UsageError,
         JobRefused when no runner takes it, RelayError, ConnectionLost.
         """
-        submission = self._submission(
-            files=files,
-            runner=runner,
-            labels=labels,
-            timeout_s=timeout,
-            memory_mb=memory_mb,
-            tree=tree,
-            tree_options=tree_options,
-            cwd=cwd,
-            fresh=fresh,
-            progress_file=progress_file,
-            stay=stay,
-        )
+        submission = self._submission(options)
         return submission.python(code, filename=filename, requirements=tuple(requirements))
 
-    def run_shell(
-        self,
-        command: str | Sequence[str],
-        *,
-        files: Refs = (),
-        runner: Runner | str | None = None,
-        labels: Iterable[str] | None = None,
-        timeout: int | None = None,
-        memory_mb: int | None = None,
-        tree: AnyPath | None = None,
-        tree_options: Mapping[str, Any] | None = None,
-        cwd: str | None = None,
-        fresh: bool = False,
-        progress_file: str | None = None,
-        stay: bool = True,
-    ) -> Job:
+    def run_shell(self, command: str | Sequence[str], **options: Unpack[JobOptions]) -> Job:
         """Send a shell job: a script as text, or a command as words. See `run_python`.
 
         Only in sessions whose `kinds` have shell.
         """
-        submission = self._submission(
-            files=files,
-            runner=runner,
-            labels=labels,
-            timeout_s=timeout,
-            memory_mb=memory_mb,
-            tree=tree,
-            tree_options=tree_options,
-            cwd=cwd,
-            fresh=fresh,
-            progress_file=progress_file,
-            stay=stay,
-        )
-        return submission.shell(command)
+        return self._submission(options).shell(command)
 
     def run_file(self, path: AnyPath, **options: Any) -> Job:
         """`run_python` with a local .py file, `run_shell` with any other script."""
@@ -491,10 +437,14 @@ class Session:
         items = self._core.timeline.items_after(-1)
         return [_handle(self._core, item) for item in items if item.kind is Kind.JOB]
 
-    def _submission(self, **asked: Any) -> Submission:
+    def _submission(self, options: JobOptions) -> Submission:
         from airlox.client.submission import JobOrder, Submission  # only who runs jobs pays for it
 
-        return Submission(self._core, JobOrder(**asked), self.runners)
+        try:
+            order = JobOrder(**options)
+        except TypeError as error:
+            raise UsageError(f"a job has no such option: {error}") from None
+        return Submission(self._core, order, self.runners)
 
     @property
     def _role(self) -> Role:

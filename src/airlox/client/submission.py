@@ -55,20 +55,21 @@ NOT_TAKEN: Final = {
 """The relay's codes for a job that no runner took, in words and with the next step."""
 
 
-class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks for, whatever the kind of job; see `Session.run_python`."""
+class JobOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller asks for, whatever the kind of job: the keywords of `Session.run_python`."""
 
-    files: Refs
-    runner: Runner | str | None
-    labels: Iterable[str] | None
-    timeout_s: int | None
-    memory_mb: int | None
-    tree: Any
-    tree_options: Mapping[str, Any] | None
-    cwd: str | None
-    fresh: bool
-    progress_file: str | None
-    stay: bool
+    files: Refs = ()
+    runner: Runner | str | None = None
+    labels: Iterable[str] | None = None
+    timeout: int | None = None
+    memory_mb: int | None = None
+    tree: Any = None
+    tree_options: Mapping[str, Any] | None = None
+    cwd: str | None = None
+    fresh: bool = False
+    progress_file: str | None = None
+    require_layers: Iterable[str] = ()
+    stay: bool = True
 
 
 class Submission:
@@ -131,7 +132,7 @@ class Submission:
         return manifest.job_limits
 
     def _timeout_s(self, session: JobLimits) -> int:
-        asked = self._order.timeout_s
+        asked = self._order.timeout
         return session.timeout_s if asked is None else asked
 
     def _extras(self, upload: TreeUpload | None) -> dict[str, Any]:
@@ -141,6 +142,7 @@ class Submission:
             "cwd": order.cwd or UNSET,
             "fresh": order.fresh or UNSET,
             "progress_file": order.progress_file or UNSET,
+            "require_layers": tuple(sorted(set(order.require_layers))) or UNSET,
             "tree": UNSET if upload is None else _tree_ref(upload),
         }
         if upload is not None and order.cwd is None:

@@ -127,6 +127,7 @@ class Timeline:
             self._me.api,
             lambda: wire.stream(session_id),
             cursor=cursor,
+            poll=lambda api: api.news(cursor()),
             on_warning=self._on_warning,
         )
 
