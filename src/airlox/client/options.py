@@ -1,0 +1,41 @@
+"""The keywords that every way of running a job takes, written down once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    from airlox.client.references import Refs
+    from airlox.client.shown import Runner
+
+
+class JobOptions(TypedDict, total=False):
+    """Keywords of `Session.run_python`, `run_shell` and `run_file`; all may be left out."""
+
+    files: Refs
+    """References from `send_file`; ZIPs are unpacked into the job's folder."""
+    runner: Runner | str | None
+    """The one runner to send it to, by name, key or Runner; else any free one that fits."""
+    labels: Iterable[str] | None
+    """Labels the runner must have, all of them."""
+    timeout: int | None
+    """Seconds the job may run; by default the session's limit."""
+    memory_mb: int | None
+    """Memory the job may use; by default the session's limit."""
+    tree: str | os.PathLike[str] | None
+    """A folder of the working tree to send (full sessions)."""
+    tree_options: Mapping[str, Any] | None
+    """`allow`: names that look like credentials but may go; `exclude`: patterns to leave out."""
+    cwd: str | None
+    """The folder within the tree to start in; by default that of `tree`."""
+    fresh: bool
+    """Start over with an empty workspace."""
+    progress_file: str | None
+    """A file of the job whose last line is shown while it runs."""
+    require_layers: Iterable[str]
+    """Sandbox layers without which the runner must refuse the job."""
+    stay: bool
+    """False stores on the relay first whatever the runner may lack, so this program may end."""
