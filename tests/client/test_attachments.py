@@ -156,6 +156,7 @@ _WITH_SECRETS = {
 
 @pytest.mark.parametrize("data", _WITH_SECRETS.values(), ids=_WITH_SECRETS)
 def test_nothing_but_pixels_leaves(data: bytes) -> None:
+    """[P-PAY-1] An image leaves encoded anew."""
     mime, made = sanitize_image(data)
     assert SECRET not in made
     assert chunk_names(mime, made) <= {

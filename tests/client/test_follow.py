@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from airlox.client import follow
 from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
+from airlox.errors import ConnectionLost, RelayError, ValidationError
 from airlox.protocol.item import ItemRef
 from airlox.protocol.keys import Role
 from airlox.protocol.live import LiveWriter, Piece
@@ -116,6 +118,73 @@ def test_a_runner_that_is_not_approved_is_not_heard(desk: Desk) -> None:
     desk.approved = False
     assert desk.read(segments(desk.writer(), 1)[0]) == []
     assert "not approve" in desk.warnings[0]
+
+
+class TestQuestions:
+    """What a runner asks of a tree, and what becomes of the wait."""
+
+    class Upload:
+        def __init__(self, *failures: Exception) -> None:
+            self.failures = iter(failures)
+            self.asked: list[tuple[bytes, str]] = []
+
+        def answer(self, sealed: bytes, runner: str, api: object) -> None:
+            self.asked.append((sealed, runner))
+            for failure in self.failures:
+                raise failure
+
+    def ask(self, desk: Desk, upload: Upload, data: str = '{"lack":"AAAA"}') -> None:
+        desk.follower._job.upload = upload  # type: ignore[misc, assignment]
+        desk.follower._answer(SseEvent(None, "lack", data))
+
+    def test_the_job_s_runner_is_answered(self, desk: Desk) -> None:
+        upload = self.Upload()
+        self.ask(desk, upload)
+        assert upload.asked == [(b"\0\0\0", desk.runner.public)]
+        assert desk.warnings == []
+
+    def test_one_that_the_owner_did_not_approve_gets_nothing(self, desk: Desk) -> None:
+        """[P-TRE-2] The relay names the runner of a job for anybody: it may name whom it likes."""
+        desk.approved = False
+        upload = self.Upload()
+        self.ask(desk, upload)
+        assert upload.asked == []
+        assert "not approve" in desk.warnings[0]
+
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            RelayError(404, "not_found", "the job has ended"),
+            ConnectionLost("cut"),
+            ValidationError("no question"),
+        ],
+    )
+    def test_an_answer_that_fails_ends_no_wait(self, desk: Desk, failure: Exception) -> None:
+        upload = self.Upload(failure)
+        self.ask(desk, upload)
+        assert len(desk.warnings) == 1
+
+    @pytest.mark.parametrize("data", ["", "{}", '{"lack":"é"}', '{"lack":"AA=="}', "[" * 99_999])
+    def test_nonsense(self, desk: Desk, data: str) -> None:
+        upload = self.Upload()
+        self.ask(desk, upload, data)
+        assert upload.asked == []
+
+    def test_complaints_have_an_end(self, desk: Desk) -> None:
+        for _ in range(1000):
+            desk.feed("nonsense")
+            self.ask(desk, self.Upload(), "nonsense")
+        assert len(desk.warnings) == follow.WARNINGS
+
+
+def test_an_approval_that_has_just_been_given_counts(desk: Desk) -> None:
+    desk.approved = False
+
+    def approve() -> None:
+        desk.approved = True
+
+    desk.synced = approve
+    assert desk.read(segments(desk.writer(), 1)[0]) != []
 
 
 def test_any_changed_byte_is_refused(desk: Desk) -> None:

@@ -298,7 +298,7 @@ class TestAJob:
     def test_failed_ends_a_wait_and_a_later_signed_result_wins(
         self, scene: Scene, reason: str | None
     ) -> None:
-        """P-RES-4, by the word of the job's state."""
+        """[P-RES-4] By the word of the job's state."""
         job = scene.job()
         scene.relay.status = {"state": "failed", "reason": reason}
         lost = job.wait(PATIENT_S)
@@ -313,7 +313,7 @@ class TestAJob:
         assert job.settle() is job.result() is job.wait(PATIENT_S) is late
 
     def test_failed_in_the_events_ends_a_wait(self, scene: Scene) -> None:
-        """P-RES-4, by an event, also while the state says something else."""
+        """[P-RES-4] By an event, also while the state says something else."""
         job = scene.job()
         scene.line.add("job", job=job.id, state="failed", runner=None, reason="cancelled")
         found = job.wait(PATIENT_S)

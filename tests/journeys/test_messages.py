@@ -84,6 +84,7 @@ def test_items_reach_everybody_in_one_order(people: People) -> None:
 
 
 def test_an_image_leaves_without_its_metadata(people: People) -> None:
+    """[P-PAY-1] On every way out of the SDK."""
     image = pytest.importorskip("PIL.Image")
     with io.BytesIO() as file:
         extra = pytest.importorskip("PIL.PngImagePlugin").PngInfo()

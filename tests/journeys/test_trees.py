@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airlox import Session, TreeError, UsageError
+from airlox import ConnectionLost, ProtocolError, Session, TreeError, UsageError
 from airlox.client import trees
-from airlox.protocol.encoding import b64u_decode
+from airlox.protocol import pack
+from airlox.protocol.encoding import ItemId, b64u_decode
 from airlox.tree.chunks import read_pack
 from airlox.tree.index import TreeIndex, parse_index
 from airlox.tree.lack import encode_lack, encode_lacking_index
@@ -149,7 +152,7 @@ def test_a_sender_that_will_not_stay_sends_everything(
 def test_a_question_for_another_tree_gets_nothing(
     sender: Session, tree: Path, keeper: Keeper, tmp_path: Path
 ) -> None:
-    """A hostile runner fishes: a bitmap over an index of its own is refused."""
+    """[P-TRE-2] A hostile runner fishes: a bitmap over an index of its own is refused."""
     other = parse_index(_index_of(tmp_path, b"secret").encode())
     before: list[int] = []
 
@@ -167,6 +170,61 @@ def test_a_question_for_another_tree_gets_nothing(
     assert any("refused" in warning for warning in sender.warnings)
 
 
+def test_a_question_that_comes_again_costs_nothing(
+    sender: Session, tree: Path, keeper: Keeper
+) -> None:
+    """[P-TRE-2] A relay may repeat a question: what was asked for is on the relay already."""
+    core = sender._core
+    put: list[int] = []
+    api: Any = SimpleNamespace(put_pack=lambda job, number, sealed: put.append(number))
+    upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
+    runner = core.membership.key.public
+    questions = [_sealed_question(core, upload, encode_lack(upload._index, ())) for _ in range(2)]
+    everything = encode_lack(upload._index, upload._index.sizes().keys())
+    asked = _sealed_question(core, upload, everything)
+    for _ in range(50):
+        upload.answer(asked, runner, api)
+    assert put == [0]
+    # one of another runner's, and one for another job, open nothing
+    for wrong in (_sealed_question(core, upload, everything, job="B" * 22), questions[0][:-1]):
+        with pytest.raises(ProtocolError):
+            upload.answer(wrong, runner, api)
+    assert put == [0]
+
+
+def test_a_question_whose_answer_broke_is_answered_again(
+    sender: Session, tree: Path, keeper: Keeper
+) -> None:
+    core = sender._core
+    put: list[int] = []
+
+    def put_pack(job: str, number: int, sealed: bytes) -> None:
+        put.append(number)
+        if len(put) == 1:
+            raise ConnectionLost("cut")
+
+    upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
+    everything = encode_lack(upload._index, upload._index.sizes().keys())
+    asked = _sealed_question(core, upload, everything)
+    api: Any = SimpleNamespace(put_pack=put_pack)
+    with pytest.raises(ConnectionLost):
+        upload.answer(asked, core.membership.key.public, api)
+    upload.answer(asked, core.membership.key.public, api)
+    assert put == [0, 1]
+
+
+def _sealed_question(core: Any, upload: Any, plain: bytes, job: str | None = None) -> bytes:
+    me = core.membership
+    return pack.seal_lack(
+        me.invite.session_key,
+        me.manifest.session_id,
+        job=ItemId(job or upload.job),
+        runner=me.key.public,
+        plain=plain,
+        nonce=os.urandom(12),
+    )
+
+
 def _index_of(folder: Path, content: bytes) -> TreeIndex:
     from airlox.tree.read import read_index
     from airlox.tree.scan import scan
@@ -182,8 +240,6 @@ def test_questions_without_end_are_not_answered(
     monkeypatch.setattr(trees, "ANSWERS", 2)
     upload = sender._core
     made = trees.TreeUpload(upload, str(tree), job=_job_id(), runner=None)
-    from airlox.errors import ProtocolError
-
     for _ in range(3):
         with pytest.raises(ProtocolError) as caught:
             made.answer(b"x" * 60, upload.membership.key.public, upload.api)

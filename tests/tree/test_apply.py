@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from airlox.errors import StorageError, TreeError
+from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree import survey as surveying
 from airlox.tree.apply import apply
+from airlox.tree.index import MAGIC, Entry, Kind, TreeIndex, parse_index
 from airlox.tree.read import read_contents, read_index
 from airlox.tree.scan import scan
 from airlox.tree.stamps import Stamp, stamp_of
@@ -192,7 +193,53 @@ def survey_stamps(root: Path, state: AppliedState) -> tuple[Stamp, ...]:
     return tuple(stamp_of(os.lstat(root / os.fsdecode(entry.path))) for entry in state.tree.entries)
 
 
+class TestPaths:
+    @pytest.mark.parametrize(
+        "path",
+        [
+            b"../out",
+            b"/out",
+            b"d/../../out",
+            b"./out",
+            b"d//out",
+            b"",
+            b"d/",
+            b"a\0b",
+            b".git/hooks/post-checkout",
+            b"sub/.GIT/config",
+            b".airlox-sync-x/out",
+            b"x" * 256,
+        ],
+    )
+    def test_a_path_that_is_none_never_gets_as_far_as_a_workspace(
+        self, root: Path, path: bytes
+    ) -> None:
+        """[P-TRE-1] No index holds it: neither received bytes nor entries make one."""
+        state = put(OLD, root)
+        entry = Entry(path, Kind.FILE, 3, sha256(b"new").digest())
+        head = b"f" + len(path).to_bytes(2, "big") + path
+        received = MAGIC + b"\0\0\0\1" + head + (3).to_bytes(8, "big") + entry.digest
+        with pytest.raises(ValidationError):
+            apply(parse_index(received), root, lambda digest: [b"new"], state)
+        with pytest.raises(ValidationError):
+            apply(TreeIndex([entry]), root, lambda digest: [b"new"], state)
+        assert describe(root) == OLD
+        assert os.listdir(root.parent) == ["work"]
+
+    def test_a_link_of_the_tree_is_no_way_out_of_it(self, root: Path, tmp_path: Path) -> None:
+        """[P-TRE-1] A file beneath a link replaces the link; where it led stays as it was."""
+        (tmp_path / "outside").mkdir()
+        state = put({b"d": ("l", os.fsencode(tmp_path / "outside"))}, root)
+        put({b"d/file": ("f", b"here")}, root, state)
+        assert os.listdir(tmp_path / "outside") == []
+        assert describe(root) == {b"d/file": ("f", b"here")}
+        with pytest.raises(ValidationError):
+            index_of({b"d": ("l", b".."), b"d/file": ("f", b"there")})
+
+
 class TestContents:
+    """[P-TRE-1] Every content is compared with the index before anything is changed."""
+
     def test_a_missing_content_changes_nothing(self, root: Path) -> None:
         state = put(OLD, root)
         new: dict[bytes, Node] = {b"a": ("f", b"two"), b"n": ("f", b"never sent")}

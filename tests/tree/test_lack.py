@@ -28,6 +28,7 @@ def test_the_index_itself() -> None:
 
 
 def test_nothing_outside_the_tree_can_be_asked_for() -> None:
+    """[P-TRE-2] A question is about one index, and points into it."""
     with pytest.raises(ValidationError):
         encode_lack(NINE, {sha256(b"other").digest()})
     with pytest.raises(ValidationError):

@@ -20,11 +20,12 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "zip.json"
 CASES = [case for case in json.loads(VECTORS.read_text())["cases"] if case["op"] == "extract_zip"]
 
 
-def archive(*entries: tuple[str, bytes]) -> bytes:
+def archive(*entries: tuple[str, bytes], deflated: bool = False) -> bytes:
     buffer = io.BytesIO()
+    how = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
     with zipfile.ZipFile(buffer, "w") as writer:
         for name, data in entries:
-            writer.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), data)
+            writer.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), data, how)
     return buffer.getvalue()
 
 
@@ -64,6 +65,29 @@ def test_vector(case: dict[str, Any], tmp_path: Path) -> None:
             assert found_in(tmp_path) == case["ok"]["files"]
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [("../a", b"")],
+        [("/a", b"")],
+        [("b/../../a", b"")],
+        [("A", b""), ("a", b"")],
+        [("a\\b", b"")],
+        [("con", b"")],
+        [("bomb", b"\0" * 3_000_000)],
+    ],
+)
+def test_nothing_is_written_of_an_archive_that_is_refused(
+    tmp_path: Path, bad: list[tuple[str, bytes]]
+) -> None:
+    """[P-PAY-1] It is looked at whole before its first file is made."""
+    data = archive(("first", b"harmless"), *bad, deflated=True)
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ValidationError):
+        extract_zip(data, tmp_path / "in")
+    assert found_in(tmp_path) == []
 
 
 def test_contents_and_empty_folders(tmp_path: Path) -> None:
