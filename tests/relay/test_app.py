@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import socket
@@ -19,6 +21,7 @@ from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.manifest import Mode
 from airlox.protocol.payload import File
 from airlox.relay.config import Config
+from airlox.relay.store import blobs
 from support.clock import Clock
 from support.relay import Http, Member, RelayThread, create, join, new_world, now_ms, until
 from support.world import Person, World
@@ -400,6 +403,28 @@ def test_large_blobs_pass_through_files(owner: Member, sender: Member) -> None:
     assert owner.ask("POST", wire.items(owner.sid), chunked).status == 201
 
 
+def test_a_file_whose_place_is_not_durable_is_refused_and_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    data = tmp_path / "data"
+    with RelayThread(data=str(data)) as relay:
+        http, world = Http(relay.url), new_world()
+        create(http, world)
+        owner = join(http, world.person(Role.OWNER))
+        item = file_item(owner.person, os.urandom(200_000).hex().encode())
+        with monkeypatch.context() as patch:
+            patch.setattr(blobs, "sync_folder", fail)
+            assert owner.send(item).error == "503 busy"
+        assert [e["kind"] for e in owner.events()] == ["participant"]
+        kept = data / "sessions" / owner.sid / "blobs"
+        until(lambda: not any(kept.iterdir()), "taking back")
+        assert owner.send(item).status == 201
+        assert owner.get(wire.blob(owner.sid, item.ref.id)).body == item.blob
+
+
 def test_a_broken_upload_leaves_nothing_and_can_be_repeated(
     relay: RelayThread, http: Http, owner: Member
 ) -> None:
@@ -573,6 +598,84 @@ def test_wants_are_bounded() -> None:
         answers = [sender.post(wire.want(owner.sid, item.ref.id)) for item in items]
         assert [answer.status for answer in answers] == [200, 200, 429]
         assert answers[2].error == "429 too_many_wants"
+
+
+def test_wants_that_lapsed_do_not_count() -> None:
+    clock = Clock(now_ms())
+    with RelayThread(max_wants=1, clock=clock) as relay:
+        http, world = Http(relay.url), new_world()
+        create(http, world)
+        owner = join(http, world.person(Role.OWNER))
+        sender = join(http, world.person(Role.SENDER))
+        first, second = owner.say("1"), owner.say("2")
+        for item in (first, second):
+            sender.post(wire.ack(owner.sid, item.ref.id))
+        assert sender.post(wire.want(owner.sid, first.ref.id)).status == 200
+        assert sender.post(wire.want(owner.sid, second.ref.id)).status == 429
+        clock.turn(relay.config.want_s + 1)
+        assert sender.post(wire.want(owner.sid, second.ref.id)).status == 200
+        assert owner.ask("PUT", wire.blob(owner.sid, first.ref.id), first.blob).status == 404
+        assert owner.ask("PUT", wire.blob(owner.sid, second.ref.id), second.blob).status == 200
+
+
+def test_two_who_bring_the_same_blob_bring_it_once(
+    relay: RelayThread, owner: Member, sender: Member
+) -> None:
+    item = file_item(owner.person, os.urandom(100_000).hex().encode())
+    owner.send(item)
+    sender.post(wire.ack(owner.sid, item.ref.id))
+    sender.post(wire.want(owner.sid, item.ref.id))
+
+    async def bring_twice() -> None:
+        session = relay.relay.core.session(owner.sid)
+        who = session.participants[owner.person.public]
+        await asyncio.gather(
+            *(
+                relay.relay.items.reseed(session, who, item.ref.id, WholeBody(item.blob))
+                for _ in range(2)
+            )
+        )
+
+    relay.call(bring_twice)
+    assert [e["kind"] for e in owner.events()].count("reseeded") == 1
+    assert sender.get(wire.blob(owner.sid, item.ref.id)).body == item.blob
+
+
+class WholeBody:
+    """The body of a request that has come already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._parts = [data, b""]
+
+    async def read(self) -> bytes:
+        return self._parts.pop(0)
+
+    def expect(self, size: int) -> None:
+        pass
+
+
+def test_what_many_had_is_evicted_in_few_writes(
+    relay: RelayThread, http: Http, world: World, owner: Member, sender: Member
+) -> None:
+    observer = join(http, world.person(Role.OBSERVER))
+    items = [owner.say(f"{n}") for n in range(30)]
+    for item in items:
+        sender.post(wire.ack(owner.sid, item.ref.id))
+    store = relay.relay.core.store
+    writes: list[int] = []
+    append = store.append
+
+    def count(sid: SessionId, entries: list[bytes], *more: Any) -> Any:
+        writes.append(len(entries))
+        return append(sid, entries, *more)
+
+    store.append = count
+    try:
+        observer.post(wire.leave(owner.sid))
+        until(lambda: [e["kind"] for e in owner.events()].count("evicted") == 30, "eviction")
+    finally:
+        del store.append
+    assert writes == [1, 30]
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ JOB = ItemId("job")
 class Setting:
     def __init__(self, **settings: int) -> None:
         self.clock = Clock(0)
-        self.session = Session(SID)
+        self.session = Session(SID, self.clock)
         self.hub = Hub(Config(**settings), self.clock)  # type: ignore[arg-type]
 
     def emit(self, *numbers: int) -> None:

@@ -357,6 +357,32 @@ def test_a_job_nobody_takes_is_lost(relay: RelayThread, clock: Clock) -> None:
     assert crew.claim(runner, item).error == "409 not_assigned"
 
 
+@pytest.mark.parametrize("seconds", [-86_400, 86_400])
+def test_a_clock_that_is_set_ends_no_job_early_or_late(
+    relay: RelayThread, clock: Clock, seconds: int
+) -> None:
+    crew = Crew(relay, ttl_ms=None)
+    runner, other = crew.runner("a"), crew.runner("b")
+    waiting, running = crew.job(), crew.job()
+    crew.submit(running, target_of(runner))
+    crew.submit(waiting, target_of(other))
+    crew.claim(runner, running)
+    clock.set_by(seconds)
+    sweeps = relay.relay.sweeper.passes
+    until(lambda: relay.relay.sweeper.passes > sweeps + 1)
+    assert crew.state(running) == ("running", None)
+    assert crew.state(waiting) == ("assigned", None)
+    clock.turn(61)
+    crew.beat(other)
+    until(lambda: crew.state(waiting) == ("failed", "runner_lost"))
+    clock.turn(GRACE_S)
+    until(lambda: crew.state(running) == ("failed", "runner_lost"))
+
+
+def target_of(runner: Member) -> str:
+    return json.dumps({"type": "runner", "participant_pub": runner.public, "name": "x"})
+
+
 def test_a_runner_away_for_too_long_loses_its_job_but_not_its_result(
     relay: RelayThread, clock: Clock
 ) -> None:

@@ -19,3 +19,7 @@ class Clock:
     def turn(self, seconds: float) -> None:
         self._now_ms += int(seconds * 1000)
         self._ticks_ms += int(seconds * 1000)
+
+    def set_by(self, seconds: float) -> None:
+        """Somebody sets the wall clock: ticks do not notice."""
+        self._now_ms += int(seconds * 1000)

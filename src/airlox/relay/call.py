@@ -26,7 +26,8 @@ JSON: Final = (b"content-type", b"application/json")
 NO_STORE: Final = (b"cache-control", b"no-store")
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
-    NO_STORE,
+    # for proxies on the way: neither keep nor compress it, and (nginx) pass each piece on at once
+    (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
 

@@ -8,11 +8,11 @@ is checked before its blob is received, the author's signature over both once it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
-from airlox.errors import AirloxError, ProtocolError, StorageError
+from airlox.errors import AirloxError, ProtocolError
 from airlox.protocol import limits
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ItemId
@@ -22,8 +22,10 @@ from airlox.relay import records
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.service import Core
-from airlox.relay.state import Participant, Session, StoredItem
+from airlox.relay.state import Participant, Session, StoredItem, Underway
 from airlox.relay.store.base import BlobReader, Upload
+
+EVICT_AT_ONCE: Final = 500
 
 _LENGTH_BYTES: Final = 4
 
@@ -42,51 +44,69 @@ class Body(Protocol):
 
 
 class Blob:
-    """A received blob: small ones in memory, large ones already in a file."""
+    """A received blob: small ones in memory, large ones already in a file. As a context: what was
+    not kept when it ends leaves nothing behind."""
 
-    __slots__ = ("data", "sha256", "size", "upload")
+    __slots__ = ("_session", "data", "sha256", "size", "upload")
 
-    def __init__(self, size: int, digest: bytes, data: bytes, upload: Upload | None) -> None:
+    def __init__(self, session: Session, size: int) -> None:
+        self._session = session
         self.size = size
-        self.sha256 = digest
-        self.data = data
-        self.upload = upload
+        self.data = b""
+        self.sha256 = b""
+        self.upload: Upload | None = None
+        session.incoming_bytes += size
 
-    def inline(self, name: str) -> tuple[str, bytes] | None:
-        return (name, self.data) if self.upload is None else None
+    async def __aenter__(self) -> Blob:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.drop()
+
+    async def drop(self) -> None:
+        self._session.incoming_bytes -= self.size
+        if self.upload is not None:
+            await self.upload.drop()
 
 
 class Blobs:
-    """Receives blobs within the relay's bounds."""
+    """Receives blobs within the relay's bounds, and keeps them."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._transfers = 0
 
-    @asynccontextmanager
-    async def receive(
-        self, session: Session, size: int, start: bytes, body: Body
-    ) -> AsyncIterator[Blob]:
-        """A blob of exactly `size` bytes that begins with `start`. Raises Refusal.
-
-        What was not kept when the context ends leaves nothing behind.
-        """
-        session.incoming_bytes += size
+    async def receive(self, session: Session, size: int, start: bytes, body: Body) -> Blob:
+        """A blob of exactly `size` bytes that begins with `start`. Raises Refusal."""
+        blob = Blob(session, size)
         try:
             if size <= self._core.config.inline_blob_bytes:
-                data = await _read_exactly(size, start, body)
-                yield Blob(size, sha256(data), data, None)
-                return
+                blob.data = await _read_exactly(size, start, body)
+                blob.sha256 = sha256(blob.data)
+                return blob
             async with self.transfer():
                 body.expect(size)
-                upload = self._core.store.new_upload()
-                try:
-                    await _copy_exactly(size, start, body, upload)
-                    yield Blob(size, await upload.digest(), b"", upload)
-                finally:
-                    await upload.drop()
-        finally:
-            session.incoming_bytes -= size
+                blob.upload = self._core.store.new_upload()
+                await _copy_exactly(size, start, body, blob.upload)
+                blob.sha256 = await blob.upload.digest()
+        except BaseException:
+            await blob.drop()
+            raise
+        return blob
+
+    async def keep(
+        self, session: Session, name: str, blob: Blob, changes: Sequence[AnyRecord]
+    ) -> None:
+        """Makes a blob durable together with the records that speak of it. Raises AirloxError."""
+        if blob.upload is None:
+            await self._core.commit(session, changes, (name, blob.data))
+            return
+        try:
+            await blob.upload.keep(session.id, name)
+            await self._core.commit(session, changes)
+        except AirloxError:
+            self._core.store.drop_blob(session.id, name)
+            raise
 
     @asynccontextmanager
     async def transfer(self) -> AsyncIterator[None]:
@@ -159,11 +179,8 @@ class Items:
         self, session: Session, author: Participant, envelope: Envelope, start: bytes, body: Body
     ) -> int:
         """Stores an item; gives its number. Raises Refusal or StorageError."""
-        known = self.known(session, envelope)
-        if known is not None:
-            await known
-        else:
-            async with self._blobs.receive(session, envelope.blob_size, start, body) as blob:
+        if not await self.is_known(session, envelope):
+            async with await self._blobs.receive(session, envelope.blob_size, start, body) as blob:
                 await self.store(session, author, envelope, blob, _alone)
         return session.items[envelope.id].seq
 
@@ -186,17 +203,9 @@ class Items:
         if not author.is_here:
             raise Refusal("unauthorized", "this participant was cut off meanwhile")
         # The same item may have come on another connection while this one was read.
-        known = self.known(session, envelope)
-        if known is not None:
-            await known
+        if await self.is_known(session, envelope):
             return
         self._core.quotas.check_room_for_item(session, 0)
-        with _reserved(session, envelope):
-            await self._write(session, envelope, blob, changes)
-
-    async def _write(
-        self, session: Session, envelope: Envelope, blob: Blob, changes: Changes
-    ) -> None:
         posted = records.Posted(
             at_ms=self._core.clock.now_ms(),
             item=envelope.id,
@@ -206,31 +215,22 @@ class Items:
             blob_sha256=blob.sha256,
             envelope=envelope.document,
         )
-        if blob.upload is not None:
-            await blob.upload.keep(session.id, envelope.id)
-        try:
-            future = self._core.commit(session, changes(posted), blob.inline(envelope.id))
-            await asyncio.shield(future)
-        except AirloxError:
-            if blob.upload is not None:
-                self._core.store.drop_blob(session.id, envelope.id)
-            raise
+        with Underway(session, envelope.id, envelope.document):
+            await self._blobs.keep(session, envelope.id, blob, changes(posted))
 
-    def known(self, session: Session, envelope: Envelope) -> asyncio.Future[None] | None:
-        """When this very item is durable, if it is here or on its way.
+    async def is_known(self, session: Session, envelope: Envelope) -> bool:
+        """Whether this very item is here; one that is on its way is waited for.
 
         Raises Refusal `duplicate` for another item of the same id.
         """
-        stored = session.items.get(envelope.id)
-        if stored is not None:
-            digest, future = stored.envelope_sha256, _resolved()
-        elif envelope.id in session.committing:
-            digest, future = session.committing[envelope.id]
-        else:
-            return None
-        if digest != sha256(envelope.document.encode()):
+        found = session.items.get(envelope.id) or session.underway.get(envelope.id)
+        if found is None:
+            return False
+        if found.envelope_sha256 != sha256(envelope.document.encode()):
             raise Refusal("duplicate", "another item has this id")
-        return asyncio.shield(future)
+        if isinstance(found, Underway) and not await found.arrives():
+            raise Refusal("busy", "the first try of this post failed; send it again")
+        return True
 
     # ── blobs ────────────────────────────────────────────────────────────────────────────────
 
@@ -254,30 +254,35 @@ class Items:
 
     async def evict_if_delivered(self, session: Session, item_id: ItemId) -> None:
         """Drops a blob once everybody it is for has it. With nobody to have it, it stays."""
-        item = session.items[item_id]
-        recipients = session.recipients(item)
-        if item.stands or not item.has_blob or item.is_leaving:
-            return
-        if not recipients or recipients & ~item.acks:
-            return
-        item.is_leaving = True
-        try:
-            await self._core.write(session, records.Evicted(self._core.clock.now_ms(), item_id))
-        except AirloxError:
-            item.is_leaving = False
-            raise
+        if session.is_delivered(session.items[item_id]):
+            await self._evict(session, [item_id])
 
     async def evict_all_delivered(self, session: Session) -> None:
         """For when somebody has gone for whom blobs were kept."""
-        for number, item_id in enumerate(list(session.items)):
-            if number % 1000 == 999:
-                await asyncio.sleep(0)  # the list may be long
+        item_ids = list(session.items)
+        for at in range(0, len(item_ids), EVICT_AT_ONCE):
+            delivered = [
+                item_id
+                for item_id in item_ids[at : at + EVICT_AT_ONCE]
+                if session.is_delivered(session.items[item_id])
+            ]
             if session.is_closed:
                 return
-            try:
-                await self.evict_if_delivered(session, item_id)
-            except StorageError:
-                return
+            if delivered:
+                await self._evict(session, delivered)
+            await asyncio.sleep(0)  # the list may be long
+
+    async def _evict(self, session: Session, item_ids: Sequence[ItemId]) -> None:
+        now_ms = self._core.clock.now_ms()
+        items = [session.items[item_id] for item_id in item_ids]
+        for item in items:
+            item.is_leaving = True
+        try:
+            await self._core.write(session, *(records.Evicted(now_ms, each) for each in item_ids))
+        except AirloxError:
+            for item in items:
+                item.is_leaving = False
+            raise
 
     async def want(self, session: Session, who: Participant, item_id: str) -> None:
         """Asks whoever holds an evicted blob to upload it. Raises Refusal `present`."""
@@ -288,28 +293,38 @@ class Items:
         asked_ms = (item.wants or {}).get(who.key)
         if asked_ms is not None and now_ms - asked_ms < self._core.config.want_repeat_s * 1000:
             return
-        self._core.quotas.check_room_for_want(session, who.key)
+        oldest_ms = now_ms - self._core.config.want_s * 1000
+        who.wants = {each: at_ms for each, at_ms in who.wants.items() if at_ms >= oldest_ms}
+        self._core.quotas.check_room_for_want(session, who)
         await self._core.write(session, records.Wanted(now_ms, item_id, who.key))
 
     async def reseed(self, session: Session, who: Participant, item_id: str, body: Body) -> None:
         """Takes an evicted blob back, if it is asked for and is the one that was signed."""
         item = self.item(session, item_id)
+        self._check_wanted(item)
+        self._core.quotas.check_room_for_bytes(session, item.size)
+        # Two that bring the same blob must not have its eviction come between them.
+        async with (
+            await self._blobs.receive(session, item.size, b"", body) as blob,
+            session.lock,
+        ):
+            # The author signed this hash together with the header when the item was posted.
+            if blob.sha256 != item.blob_sha256:
+                raise Refusal("invalid_item", "these are not the bytes the author signed")
+            if not who.is_here:
+                raise Refusal("unauthorized", "this participant was cut off meanwhile")
+            if item.has_blob:
+                return  # somebody else brought it meanwhile
+            self._check_wanted(item)
+            record = records.Reseeded(self._core.clock.now_ms(), item_id, who.key)
+            await self._blobs.keep(session, item_id, blob, [record])
+
+    def _check_wanted(self, item: StoredItem) -> None:
         if item.has_blob:
             raise Refusal("present", "the blob is on the relay already")
         oldest_ms = self._core.clock.now_ms() - self._core.config.want_s * 1000
         if not any(at_ms >= oldest_ms for at_ms in (item.wants or {}).values()):
             raise Refusal("not_found", "nobody asks for this blob")
-        self._core.quotas.check_room_for_bytes(session, item.size)
-        async with self._blobs.receive(session, item.size, b"", body) as blob:
-            # The author signed this hash together with the header when the item was posted.
-            if blob.sha256 != item.blob_sha256:
-                raise Refusal("invalid_item", "these are not the bytes the author signed")
-            if self.item(session, item_id).has_blob:
-                return  # somebody else brought it meanwhile
-            if blob.upload is not None:
-                await blob.upload.keep(session.id, item_id)
-            record = records.Reseeded(self._core.clock.now_ms(), item_id, who.key)
-            await asyncio.shield(self._core.commit(session, [record], blob.inline(item_id)))
 
 
 async def _read_head(body: Body) -> tuple[str, bytes]:
@@ -332,31 +347,5 @@ async def _read_head(body: Body) -> tuple[str, bytes]:
         raise Refusal("invalid_item", "the envelope is not UTF-8") from None
 
 
-def _resolved() -> asyncio.Future[None]:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.set_result(None)
-    return future
-
-
 def _alone(posted: records.Posted) -> Sequence[AnyRecord]:
     return [posted]
-
-
-@contextmanager
-def _reserved(session: Session, envelope: Envelope) -> Iterator[None]:
-    """Holds the item's id while it goes to the disk; others that bring the same item wait."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    session.committing[envelope.id] = (sha256(envelope.document.encode()), done)
-    session.committing_bytes += len(envelope.document)
-    try:
-        yield
-    except BaseException as error:
-        broken = Refusal("busy", "the first try of this post failed; send it again")
-        done.set_exception(error if isinstance(error, AirloxError) else broken)
-        done.exception()  # nobody needs to be waiting
-        raise
-    else:
-        done.set_result(None)
-    finally:
-        session.committing_bytes -= len(envelope.document)
-        del session.committing[envelope.id]

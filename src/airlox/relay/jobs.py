@@ -76,18 +76,17 @@ class Jobs:
         target = _parse_target(target_text)
         if envelope.header.kind is not Kind.JOB:
             raise Refusal("bad_request", "only jobs are posted to /jobs")
-        packs = session.pack_sets.get(envelope.id)
-        if packs is not None and packs.author != author.key:
-            raise Refusal("duplicate", "another participant stored a tree under this id")
-        known = self._items.known(session, envelope)
-        if known is not None:
-            await known
+        if await self._items.is_known(session, envelope):
             return session.jobs[envelope.id], self._refusal(session.jobs[envelope.id], "")
         self._core.quotas.check_room_for_job(session)
         async with (
-            self._blobs.receive(session, envelope.blob_size, start, body) as blob,
+            await self._blobs.receive(session, envelope.blob_size, start, body) as blob,
             session.lock,
         ):
+            packs = session.pack_sets.get(envelope.id)
+            if packs is not None and packs.author != author.key:
+                raise Refusal("duplicate", "another participant stored a tree under this id")
+            self._core.quotas.check_room_for_job(session)
             choice = self.choose(session, target)
 
             def changes(posted: records.Posted) -> Sequence[AnyRecord]:
@@ -169,7 +168,7 @@ class Jobs:
                     "approved": self.is_approved(session, runner),
                     "rejected": runner.rejected,
                     "online": self.is_online(runner),
-                    "job": active[0].id if active else None,
+                    "job": next(iter(active), None),
                 }
             )
         return rows
@@ -179,14 +178,16 @@ class Jobs:
         presence.heartbeat_ms = presence.seen_ms = self._core.clock.ticks_ms()
         if beat.slots is not None and session.manifest.is_full:
             # Jobs it has claimed count as taken in its own figure; those on their way do not.
-            running = sum(job.state == JobState.RUNNING for job in session.jobs_of(runner.key))
+            running = sum(
+                job.state == JobState.RUNNING for job in session.jobs_of(runner.key).values()
+            )
             presence.capacity = max(0, min(beat.slots, 1000)) + running
 
     def stream_opened(self, session: Session, runner: Participant) -> None:
         """Says again what the runner may have missed while it had no stream."""
         runner.presence.streams += 1
         runner.presence.seen_ms = self._core.clock.ticks_ms()
-        for job in session.jobs_of(runner.key):
+        for job in session.jobs_of(runner.key).values():
             self._tell_runner(session, job)
 
     def stream_closed(self, runner: Participant) -> None:
@@ -218,7 +219,7 @@ class Jobs:
                 raise Refusal("forbidden", "only the owner and the job's author may cancel it")
             if not job.is_active:
                 return
-            if job.cancel_ms is None:
+            if job.cancel_since_ms is None:
                 asked = records.CancelAsked(self._core.clock.now_ms(), job.id, who.key)
                 await self._core.write(session, asked)
             self._tell_runner(session, job)
@@ -234,13 +235,11 @@ class Jobs:
         body: Body,
     ) -> int:
         """Takes the result of a job from the runner it was given to, once. Raises Refusal."""
-        known = self._items.known(session, envelope)
-        if known is not None:
-            await known
+        if await self._items.is_known(session, envelope):
             return session.items[envelope.id].seq
         self._job_answered(session, runner, envelope)
         async with (
-            self._blobs.receive(session, envelope.blob_size, start, body) as blob,
+            await self._blobs.receive(session, envelope.blob_size, start, body) as blob,
             session.lock,
         ):
             job = self._job_answered(session, runner, envelope)
@@ -270,37 +269,37 @@ class Jobs:
 
     # ── ends nobody reports ──────────────────────────────────────────────────────────────────
 
-    async def end_overdue(self, session: Session, started_ms: int) -> None:
-        """Ends jobs whose time is over; `started_ms` is when this relay process began."""
+    async def end_overdue(self, session: Session) -> None:
+        """Ends jobs whose time is over."""
         for job in list(session.active_jobs.values()):
-            if self._overdue(session, job, started_ms) is None:
+            if self._overdue(session, job) is None:
                 continue
             async with session.lock:
-                reason = self._overdue(session, job, started_ms)
+                reason = self._overdue(session, job)
                 if reason is not None and not session.is_closed:
                     self._withdraw(session, job)
                     await self._change(session, job, JobState.FAILED, reason)
 
-    def _overdue(self, session: Session, job: Job, started_ms: int) -> str | None:
+    def _overdue(self, session: Session, job: Job) -> str | None:
         """The reason to end a job now, or None."""
         if not job.is_active or job.runner is None:
             return None
-        config, now_ms = self._core.config, self._core.clock.now_ms()
+        config, now_ms = self._core.config, self._core.clock.ticks_ms()
         runner = session.participants[job.runner]
-        away_ms = self._core.clock.ticks_ms() - runner.presence.seen_ms
         if not runner.is_here:
             return RUNNER_LOST
-        if job.cancel_ms is not None:
-            since_ms = max(job.cancel_ms, started_ms)
-            return CANCELLED if now_ms - since_ms >= config.cancel_s * 1000 else None
-        if not runner.presence.streams and away_ms >= config.runner_grace_s * 1000:
+        if job.cancel_since_ms is not None:
+            is_over = now_ms - job.cancel_since_ms >= config.cancel_s * 1000
+            return CANCELLED if is_over else None
+        away_ms = 0 if runner.presence.streams else now_ms - runner.presence.seen_ms
+        if away_ms >= config.runner_grace_s * 1000:
             return RUNNER_LOST
-        if job.claimed_ms is None:
-            since_ms = max(job.assigned_ms, started_ms)
-            return RUNNER_LOST if now_ms - since_ms >= config.claim_s * 1000 else None
+        most_s = config.claim_s if job.state == JobState.ASSIGNED else self._run_limit_s(session)
+        return RUNNER_LOST if now_ms - job.since_ms >= most_s * 1000 else None
+
+    def _run_limit_s(self, session: Session) -> int:
         job_limits = session.manifest.job_limits
-        limit_s = config.runner_grace_s + (job_limits.timeout_s if job_limits else 0)
-        return RUNNER_LOST if now_ms - job.claimed_ms >= limit_s * 1000 else None
+        return self._core.config.runner_grace_s + (job_limits.timeout_s if job_limits else 0)
 
     def _withdraw(self, session: Session, job: Job) -> None:
         if job.runner is not None:
@@ -326,7 +325,7 @@ class Jobs:
     def _tell_runner(self, session: Session, job: Job) -> None:
         if job.runner is None:
             return
-        kind = EventKind.JOB_ASSIGNED if job.cancel_ms is None else EventKind.JOB_CANCEL
+        kind = EventKind.JOB_ASSIGNED if job.cancel_since_ms is None else EventKind.JOB_CANCEL
         if kind == EventKind.JOB_ASSIGNED and job.state != JobState.ASSIGNED:
             return
         self._core.hub.tell_runner(session.id, job.runner, _message(kind, {"job": job.id}))

@@ -88,21 +88,28 @@ class Live:
         `result` is the data of the `item` event of a job that has its result.
         """
         box = self._core.hub.open_job(session, job.id, reader.key)
-        ring = self._rings.get((session.id, job.id))
-        if ring is not None:
-            for held in ring.held:
-                if held.end > from_byte:
-                    box.put(held.message)
-            if ring.lack is not None and reader.key == job.author and job.is_active:
-                box.put(ring.lack)
-        if result is not None:
-            box.put(encode_event(None, EventKind.ITEM, result))
-        state = msgspec.json.encode(describe(job)).decode()
-        box.put(encode_event(None, EventKind.JOB, state))
+        for message in self.told(session, reader, job, from_byte, result):
+            box.put(message)
         if not job.is_active:
-            box.put(encode_event(None, EventKind.END, "{}"))
             box.end()
         return box
+
+    def told(
+        self, session: Session, reader: Participant, job: Job, from_byte: int, result: str | None
+    ) -> list[bytes]:
+        """What a stream of the job says at once; see `open`."""
+        ring = self._rings.get((session.id, job.id))
+        said: list[bytes] = []
+        if ring is not None:
+            said += [held.message for held in ring.held if held.end > from_byte]
+            if ring.lack is not None and reader.key == job.author and job.is_active:
+                said.append(ring.lack)
+        if result is not None:
+            said.append(encode_event(None, EventKind.ITEM, result))
+        said.append(encode_event(None, EventKind.JOB, msgspec.json.encode(describe(job)).decode()))
+        if not job.is_active:
+            said.append(encode_event(None, EventKind.END, "{}"))
+        return said
 
     def forget(self, sid: SessionId, job: ItemId) -> None:
         ring = self._rings.pop((sid, job), None)
@@ -111,11 +118,11 @@ class Live:
 
     def forget_ended(self) -> None:
         """Drops what is held of sessions that are gone and of jobs that ended a while ago."""
-        oldest_ms = self._core.clock.now_ms() - self._core.config.live_kept_s * 1000
+        oldest_ms = self._core.clock.ticks_ms() - self._core.config.live_kept_s * 1000
         for sid, job_id in list(self._rings):
             session = self._core.sessions.get(sid)
             job = None if session is None else session.jobs.get(job_id)
-            if job is None or (job.ended_ms is not None and job.ended_ms < oldest_ms):
+            if job is None or (not job.is_active and job.since_ms < oldest_ms):
                 self.forget(sid, job_id)
 
     def _check_runner(

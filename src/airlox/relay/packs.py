@@ -8,7 +8,7 @@ the runner must be able to count on what it has read.
 
 from __future__ import annotations
 
-import asyncio
+from typing import Final
 
 from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId, b64u_encode, parse_item_id
@@ -23,7 +23,9 @@ from airlox.relay.service import Core
 from airlox.relay.state import Pack, PackSet, Participant, Session, pack_name
 from airlox.relay.store.base import BlobReader
 
-PACK_BYTES = limits.PACK_BYTES + limits.BLOB_OVERHEAD_BYTES
+PACK_BYTES: Final = limits.PACK_BYTES + limits.BLOB_OVERHEAD_BYTES
+MAX_UNCLAIMED: Final = 4
+"""Trees one participant may store ahead of their jobs."""
 
 
 class Packs:
@@ -51,7 +53,7 @@ class Packs:
         job = ItemId(parse_item_id(job_id))
         self._check_job(session, who, job)
         self._core.quotas.check_room_for_bytes(session, size)
-        async with self._blobs.receive(session, size, b"", body) as blob, session.lock:
+        async with await self._blobs.receive(session, size, b"", body) as blob, session.lock:
             if not who.is_here:
                 raise Refusal("unauthorized", "this participant was cut off meanwhile")
             self._check_job(session, who, job)
@@ -66,13 +68,10 @@ class Packs:
     async def _store(
         self, session: Session, who: Participant, job: ItemId, number: int, blob: Blob
     ) -> None:
-        name = pack_name(job, number)
-        if blob.upload is not None:
-            await blob.upload.keep(session.id, name)
         record = records.PackStored(
             self._core.clock.now_ms(), job, number, who.key, blob.size, blob.sha256
         )
-        await asyncio.shield(self._core.commit(session, [record], blob.inline(name)))
+        await self._blobs.keep(session, pack_name(job, number), blob, [record])
         posted = session.jobs.get(job)
         if posted is not None and posted.runner is not None:
             message = encode_event(None, EventKind.PACK, f'{{"job":"{job}","n":{number}}}')
@@ -132,14 +131,10 @@ class Packs:
 
     async def drop_unclaimed(self, session: Session) -> None:
         """Drops packs that no job came for."""
-        oldest_ms = self._core.clock.now_ms() - self._core.config.unclaimed_pack_s * 1000
+        oldest_ms = self._core.clock.ticks_ms() - self._core.config.unclaimed_pack_s * 1000
         for job, found in list(session.pack_sets.items()):
-            if job not in session.jobs and found.first_ms <= oldest_ms:
+            if job not in session.jobs and found.since_ms <= oldest_ms:
                 async with session.lock:
                     if job not in session.jobs and not session.is_closed:
                         record = records.PacksDropped(self._core.clock.now_ms(), job)
                         await self._core.write(session, record)
-
-
-MAX_UNCLAIMED = 4
-"""Trees one participant may store ahead of their jobs."""

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
 from airlox.relay.refusals import Refusal
-from airlox.relay.state import Session
+from airlox.relay.state import Participant, Session
 
 
 class Rate:
@@ -87,7 +87,7 @@ class Quotas:
         self._check_events(session, self._item_event_bytes)
 
     def check_room_for_item(self, session: Session, sealed_bytes: int) -> None:
-        if len(session.items) + len(session.committing) >= self._config.max_items:
+        if len(session.items) + len(session.underway) >= self._config.max_items:
             raise Refusal("full", "the session has as many items as the relay allows")
         self._check_events(session, self._item_event_bytes)
         self.check_room_for_bytes(session, sealed_bytes)
@@ -102,17 +102,14 @@ class Quotas:
         if held + sealed_bytes > self._config.max_session_bytes:
             raise Refusal("full", "the session holds as many bytes as the relay allows")
 
-    def check_room_for_want(self, session: Session, participant: str) -> None:
+    def check_room_for_want(self, session: Session, who: Participant) -> None:
         self._check_events(session, self._want_event_bytes)
-        waiting = sum(
-            1 for item in session.items.values() if item.wants and participant in item.wants
-        )
-        if waiting >= self._config.max_wants:
+        if len(who.wants) >= self._config.max_wants:
             raise Refusal("too_many_wants", "too many blobs asked for at one time")
 
     def _check_events(self, session: Session, limit_bytes: int) -> None:
         # An envelope grows by less than half when it is escaped in its event.
-        if session.events_bytes + 2 * session.committing_bytes > limit_bytes:
+        if session.events_bytes + 2 * session.underway_bytes > limit_bytes:
             raise Refusal("full", "the session's events no longer fit one answer")
 
 

@@ -298,6 +298,15 @@ async def post_lack(relay: Relay, call: Call) -> None:
     await call.answer(204)
 
 
+async def get_output(relay: Relay, call: Call) -> None:
+    """What the job's stream would say at once, for readers whose streams are held back."""
+    session, who = _enter(relay, call)
+    job = relay.jobs.job(session, call.id)
+    from_byte = call.number_after(call.query("from"), "from") or 0
+    said = relay.live.told(session, who, job, from_byte, _result_event(session, job.result))
+    await call.answer(200, b"".join(said), STREAM_HEADERS)
+
+
 async def job_stream(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
     job = relay.jobs.job(session, call.id)
@@ -368,6 +377,7 @@ ROUTES: Final[dict[tuple[str, ...], Handler]] = {
     ("POST", "*", "jobs", "*", "claim"): claim,
     ("POST", "*", "jobs", "*", "cancel"): cancel,
     ("POST", "*", "jobs", "*", "output"): post_output,
+    ("GET", "*", "jobs", "*", "output"): get_output,
     ("POST", "*", "jobs", "*", "lack"): post_lack,
     ("GET", "*", "jobs", "*", "stream"): job_stream,
     ("GET", "*", "jobs", "*", "packs"): list_packs,

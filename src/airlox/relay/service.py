@@ -37,7 +37,7 @@ from airlox.relay.quotas import Quotas
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.state import Participant, Session
-from airlox.relay.store.base import RELAY_LOG, Store
+from airlox.relay.store.base import RELAY_LOG, Pending, Store
 
 log = logging.getLogger("airlox.relay")
 
@@ -65,7 +65,7 @@ class Core:
         """Reads every session from the store. One that cannot be read is logged and left alone."""
         await self._load_ended()
         for sid in self.store.sessions():
-            session = Session(sid)
+            session = Session(sid, self.clock)
             try:
                 for entry in await self.store.read(sid):
                     session.apply(records.decode(entry))
@@ -79,8 +79,6 @@ class Core:
                 continue
             session.dropped.clear()
             await self.store.retain(sid, session.blob_names())
-            for participant in session.participants.values():
-                participant.presence.seen_ms = self.clock.ticks_ms()
             self.sessions[sid] = session
 
     async def _load_ended(self) -> None:
@@ -91,8 +89,10 @@ class Core:
         self.forget_ended()
         recent = [record for record in known if record.session in self._ended]
         if len(recent) < len(known):
-            self.store.purge(RELAY_LOG)
-            await self.store.append(RELAY_LOG, [records.encode(record) for record in recent])
+            purged = self.store.purge(RELAY_LOG)
+            if recent:
+                await self.store.append(RELAY_LOG, [records.encode(each) for each in recent])
+            await purged
 
     def forget_ended(self) -> None:
         """Drops closed sessions whose manifests are too old by now to open anything."""
@@ -132,20 +132,15 @@ class Core:
         session: Session,
         changes: Sequence[AnyRecord],
         blob: tuple[str, bytes] | None = None,
-    ) -> asyncio.Future[None]:
+    ) -> Pending:
         """Writes records as one. When the future resolves they are durable, applied and told."""
         if session.is_closed:
             raise Refusal("not_found", "the session has ended")
-        future = self.store.append(session.id, [records.encode(each) for each in changes], blob)
-        # Callbacks run in the order of the disk, and before whoever awaits the future goes on.
-        future.add_done_callback(functools.partial(self._committed, session, changes))
-        return future
+        entries = [records.encode(each) for each in changes]
+        then = functools.partial(self._committed, session, changes)
+        return self.store.append(session.id, entries, blob, then)
 
-    def _committed(
-        self, session: Session, changes: Iterable[AnyRecord], future: asyncio.Future[None]
-    ) -> None:
-        if future.cancelled() or future.exception() is not None:
-            return
+    def _committed(self, session: Session, changes: Iterable[AnyRecord]) -> None:
         for record in changes:
             session.apply(record)
         for name in session.dropped:
@@ -154,8 +149,8 @@ class Core:
         self.hub.ring(session.id)
 
     async def write(self, session: Session, *changes: AnyRecord) -> None:
-        """`commit`, awaited. Whoever waits may be cancelled; the write is not."""
-        await asyncio.shield(self.commit(session, changes))
+        """`commit`, awaited."""
+        await self.commit(session, changes)
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────
 
@@ -173,11 +168,11 @@ class Core:
             raise Refusal("gone", "the session was closed")
         if sid in self.sessions or sid in self._creating or sid in self._unreadable:
             raise Refusal("exists", "the session exists already")
-        session = Session(sid)
+        session = Session(sid, self.clock)
         record = records.Created(self.clock.now_ms(), document)
         self._creating.add(sid)
         try:
-            await asyncio.shield(self.commit(session, [record]))
+            await self.commit(session, [record])
             self.sessions[sid] = session
         finally:
             self._creating.discard(sid)
@@ -220,7 +215,7 @@ class Core:
         session.is_closed = True
         self._remember_ended(session)
         try:
-            await asyncio.shield(self.store.purge(session.id))
+            await self.store.purge(session.id)
         except AirloxError:
             session.is_closed = False
             self._ended.pop(session.id, None)
@@ -240,8 +235,7 @@ class Core:
             return
         self._ended[session.id] = until_ms
         record = records.Ended(now_ms, session.id, until_ms)
-        future = self.store.append(RELAY_LOG, [records.encode(record)])
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.store.append(RELAY_LOG, [records.encode(record)])
 
     # ── participants ─────────────────────────────────────────────────────────────────────────
 
@@ -269,7 +263,6 @@ class Core:
                 None if secret_bytes is None else sha256(secret_bytes),
             )
             await self.write(session, record)
-            session.participants[join.participant_pub].presence.seen_ms = self.clock.ticks_ms()
         return True, token
 
     def _token(self, document: str, secret: bytes | None) -> str:

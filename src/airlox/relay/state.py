@@ -2,13 +2,14 @@
 
 `apply` never refuses: a record is something that was accepted and is durable. Rules are in
 service.py and its neighbours. Beside the folded state a session holds what only lives as long as
-the process (who is connected, what is on its way in); those fields say so.
+the process (who is connected, what is on its way in, ticks); those fields say so. Time-outs are
+counted in ticks, so that a clock that is set ends nothing early or late.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,12 +24,18 @@ from airlox.protocol.manifest import Manifest, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
+from airlox.relay.clock import Clock
 from airlox.relay.records import AnyRecord
 
 STANDING: Final = ((Kind.EVENT, Role.OWNER), (Kind.RUNNER_INFO, Role.RUNNER))
 """What newcomers need to know who runs jobs, by kind and author: approvals, what runners offer."""
 STANDING_BLOB_BYTES: Final = 32 * KIB
 """The longest reason of a rejection fits."""
+
+
+RECENT_EVENTS: Final = 64
+"""A group that became durable together reaches every stream at once."""
+_NO_JOBS: Final[Mapping[ItemId, Job]] = {}
 
 
 class Event(NamedTuple):
@@ -63,6 +70,7 @@ class Participant:
         "rejected",
         "secret_sha256",
         "token_sha256",
+        "wants",
     )
 
     def __init__(self, join: Join, bit: int, token_sha256: bytes, secret: bytes | None) -> None:
@@ -78,6 +86,8 @@ class Participant:
         self.approved = False
         self.rejected = False
         self.presence = Presence(0)
+        self.wants: dict[ItemId, int] = {}
+        """Evicted blobs this participant asked for and did not get yet, and when."""
 
     @property
     def key(self) -> PublicKey:
@@ -124,18 +134,47 @@ class StoredItem:
         """Who asked for the evicted blob, and when."""
 
 
+class Underway:
+    """An item on its way to the disk. As a context it holds the item's id meanwhile; others that
+    bring the same item wait for it."""
+
+    __slots__ = ("_done", "_id", "_session", "_size", "envelope_sha256")
+
+    def __init__(self, session: Session, item: ItemId, envelope: str) -> None:
+        document = envelope.encode()
+        self.envelope_sha256 = sha256(document)
+        self._size = len(document)
+        self._session = session
+        self._id = item
+        self._done: asyncio.Future[bool] | None = None
+
+    def __enter__(self) -> None:
+        self._session.underway[self._id] = self
+        self._session.underway_bytes += self._size
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        del self._session.underway[self._id]
+        self._session.underway_bytes -= self._size
+        if self._done is not None:
+            self._done.set_result(kind is None)
+
+    async def arrives(self) -> bool:
+        """Waits for its end; False when it was not stored."""
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._done)
+
+
 class Job:
     __slots__ = (
-        "assigned_ms",
         "author",
         "blob_sha256",
-        "cancel_ms",
-        "claimed_ms",
-        "ended_ms",
+        "cancel_since_ms",
         "id",
         "reason",
         "result",
         "runner",
+        "since_ms",
         "state",
         "target",
     )
@@ -148,10 +187,10 @@ class Job:
         self.state = JobState.FAILED
         self.runner: PublicKey | None = None
         self.reason: str | None = None
-        self.assigned_ms = 0
-        self.claimed_ms: int | None = None
-        self.cancel_ms: int | None = None
-        self.ended_ms: int | None = None
+        self.since_ms = 0
+        """When it got its state, in ticks."""
+        self.cancel_since_ms: int | None = None
+        """When its end was asked for, in ticks."""
         self.result: ItemId | None = None
 
     @property
@@ -165,19 +204,20 @@ class Pack(NamedTuple):
 
 
 class PackSet:
-    """The packs of one job's tree; `author` alone may add to them."""
+    """The packs of one job's tree; `author` alone may add to them. `since_ms` is in ticks."""
 
-    __slots__ = ("author", "first_ms", "packs")
+    __slots__ = ("author", "packs", "since_ms")
 
-    def __init__(self, author: str, first_ms: int) -> None:
+    def __init__(self, author: str, since_ms: int) -> None:
         self.author = author
-        self.first_ms = first_ms
+        self.since_ms = since_ms
         self.packs: dict[int, Pack] = {}
 
 
 class Session:
-    def __init__(self, sid: SessionId) -> None:
+    def __init__(self, sid: SessionId, clock: Clock) -> None:
         self.id = sid
+        self._clock = clock
         self.manifest: Manifest
         self.participants: dict[PublicKey, Participant] = {}
         self.by_token: dict[bytes, Participant] = {}
@@ -187,6 +227,7 @@ class Session:
         self.items: dict[ItemId, StoredItem] = {}
         self.jobs: dict[ItemId, Job] = {}
         self.active_jobs: dict[ItemId, Job] = {}
+        self._jobs_of: dict[PublicKey, dict[ItemId, Job]] = {}
         self.pack_sets: dict[ItemId, PackSet] = {}
         self.events: list[Event] = []
         self.events_bytes = 0
@@ -196,31 +237,38 @@ class Session:
         self.is_closed = False
         self.lock = asyncio.Lock()
         """Held over check and commit of whatever changes participants or jobs."""
-        self.committing: dict[ItemId, tuple[bytes, asyncio.Future[None]]] = {}
-        """Items on their way to the disk: digest of the envelope, and when they are there."""
-        self.committing_bytes = 0
+        self.underway: dict[ItemId, Underway] = {}
+        self.underway_bytes = 0
+        """Bytes of their envelopes."""
         self.incoming_bytes = 0
         self.someone_left = False
         """Blobs may have been kept for nobody else; the sweeper looks."""
         self.dropped: list[str] = []
         """Names of blobs that `apply` let go of; whoever applies takes them from the store."""
-        self._newest: tuple[int, bytes] = (-1, b"")
+        self._recent: list[tuple[int, bytes]] = [(-1, b"")] * RECENT_EVENTS
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
     def sse(self, seq: int) -> bytes:
-        """An event as it stands on a stream. The newest is encoded once for all its readers."""
-        if self._newest[0] != seq:
+        """An event as it stands on a stream. Recent ones are encoded once for all readers."""
+        at, encoded = self._recent[seq % RECENT_EVENTS]
+        if at != seq:
             event = self.events[seq]
             encoded = encode_event(seq, event.kind, event.data)
-            if seq != len(self.events) - 1:
-                return encoded
-            self._newest = (seq, encoded)
-        return self._newest[1]
+            if seq >= len(self.events) - RECENT_EVENTS:
+                self._recent[seq % RECENT_EVENTS] = (seq, encoded)
+        return encoded
 
     def recipients(self, item: StoredItem) -> int:
         """Who should store the item's blob: everybody who is here, but its author."""
         return self.active_bits & ~item.author_bit
+
+    def is_delivered(self, item: StoredItem) -> bool:
+        """Whether the item's blob may go: everybody it is for has it, and there is somebody."""
+        if item.stands or not item.has_blob or item.is_leaving:
+            return False
+        recipients = self.recipients(item)
+        return bool(recipients) and not recipients & ~item.acks
 
     def blob_names(self) -> set[str]:
         """Names of all blobs the session should have."""
@@ -237,9 +285,9 @@ class Session:
             if each.role is Role.RUNNER and (not each.has_left or each.rejected)
         ]
 
-    def jobs_of(self, runner: PublicKey) -> list[Job]:
+    def jobs_of(self, runner: PublicKey) -> Mapping[ItemId, Job]:
         """Jobs a runner was given and has not ended."""
-        return [job for job in self.active_jobs.values() if job.runner == runner]
+        return self._jobs_of.get(runner, _NO_JOBS)
 
     # ── applying ─────────────────────────────────────────────────────────────────────────────
 
@@ -248,10 +296,10 @@ class Session:
         _APPLY[type(record)](self, record)
 
     def add_event(self, kind: str, data: object) -> None:
-        event = Event(kind, msgspec.json.encode(data).decode())
+        encoded = msgspec.json.encode(data)
         # `{"seq":N,"kind":"K","data":…},` in the answer of `/events`
-        self.events_bytes += len(event.data.encode()) + len(kind) + 40
-        self.events.append(event)
+        self.events_bytes += len(encoded) + len(kind) + 40
+        self.events.append(Event(kind, encoded.decode()))
 
     def _on_created(self, record: records.Created) -> None:
         self.manifest = parse_manifest(record.manifest)
@@ -261,6 +309,7 @@ class Session:
         participant = Participant(
             join, 1 << len(self.participants), record.token_sha256, record.secret_sha256
         )
+        participant.presence.seen_ms = self._clock.ticks_ms()
         self.participants[participant.key] = participant
         self.by_token[record.token_sha256] = participant
         self.active_bits |= participant.bit
@@ -309,6 +358,8 @@ class Session:
         # Who asks has lost what it once acknowledged.
         item.acks &= ~self._bit(record.participant)
         item.wants = {**(item.wants or {}), record.participant: record.at_ms}
+        asker = self.participants[PublicKey(record.participant)]
+        asker.wants[ItemId(record.item)] = record.at_ms
         self.add_event(EventKind.WANT, {"item": record.item, "by": record.participant})
 
     def _on_evicted(self, record: records.Evicted) -> None:
@@ -325,6 +376,8 @@ class Session:
         if not item.has_blob:
             item.has_blob = True
             self.sealed_bytes += item.size
+        for key in item.wants or ():
+            self.participants[PublicKey(key)].wants.pop(ItemId(record.item), None)
         item.wants = None
         self.add_event(EventKind.RESEEDED, {"item": record.item})
 
@@ -333,17 +386,17 @@ class Session:
         job.state = record.state
         job.runner = None if record.runner is None else PublicKey(record.runner)
         job.reason = record.reason
-        if record.state == JobState.ASSIGNED:
-            job.assigned_ms = record.at_ms
-        elif record.state == JobState.RUNNING:
-            job.claimed_ms = record.at_ms
-        else:
-            job.ended_ms = record.at_ms
+        job.since_ms = self._clock.ticks_ms()
+        if record.state == JobState.RUNNING:
+            # A restart of the relay gives a runner time to come back, but a job no more to run.
+            job.since_ms -= max(0, self._clock.now_ms() - record.at_ms)
+        if not job.is_active:
             self._drop_packs(job.id)
-        if job.is_active:
+        if job.is_active and job.runner is not None:
             self.active_jobs[job.id] = job
-        else:
-            self.active_jobs.pop(job.id, None)
+            self._jobs_of.setdefault(job.runner, {})[job.id] = job
+        elif self.active_jobs.pop(job.id, None) is not None and job.runner is not None:
+            del self._jobs_of[job.runner][job.id]
         self.add_event(
             EventKind.JOB,
             {
@@ -355,13 +408,13 @@ class Session:
         )
 
     def _on_cancel(self, record: records.CancelAsked) -> None:
-        self.jobs[ItemId(record.job)].cancel_ms = record.at_ms
+        self.jobs[ItemId(record.job)].cancel_since_ms = self._clock.ticks_ms()
 
     def _on_pack(self, record: records.PackStored) -> None:
         job = ItemId(record.job)
         found = self.pack_sets.get(job)
         if found is None:
-            found = self.pack_sets[job] = PackSet(record.author, record.at_ms)
+            found = self.pack_sets[job] = PackSet(record.author, self._clock.ticks_ms())
         found.packs[record.number] = Pack(record.size, record.sha256)
         self.sealed_bytes += record.size
 

@@ -33,8 +33,7 @@ class Sweeper:
         self._live = live
         self._packs = packs
         self._hub: Hub = core.hub
-        self._started_ms = core.clock.now_ms()
-        self._passes = 0
+        self.passes = 0
 
     async def run(self) -> None:
         """Sweeps until it is cancelled."""
@@ -53,12 +52,12 @@ class Sweeper:
                 await self._try(session, self._core.end(session, "expired"))
                 continue
             if session.active_jobs:
-                await self._try(session, self._jobs.end_overdue(session, self._started_ms))
+                await self._try(session, self._jobs.end_overdue(session))
             if session.someone_left:
                 session.someone_left = False
                 await self._try(session, self._items.evict_all_delivered(session))
-        self._passes += 1
-        if self._passes % SLOW_EVERY == 0:
+        self.passes += 1
+        if self.passes % SLOW_EVERY == 0:
             await self._sweep_slowly()
 
     async def _sweep_slowly(self) -> None:

@@ -6,7 +6,7 @@ Promises
 - `append` and `purge` are ordered: what was asked first is durable first, over all sessions.
 - A future that resolves means: the bytes survive `kill -9` and loss of power. One that fails
   means: nothing of that append will ever be read back.
-- A future is never resolved yet when it is given out: callbacks added to it at once run first.
+- What is to happen `then` happens in the order of the disk, before whoever waits goes on.
 - Names are any text of 1 to 100 ASCII characters; the store makes them safe for its medium.
 - `append`, `purge` and `drop_blob` return at once and belong to the event loop's
   thread; everything that may wait for a disk happens elsewhere.
@@ -18,13 +18,38 @@ for the disk), `not_found` (no such blob or session) or `storage`.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from airlox.protocol.encoding import SessionId
 
 RELAY_LOG: Final = SessionId("relay")
 """Stands for a session in `read`, `append` and `purge`: the relay's own entries."""
+
+
+class Pending(Future[None]):
+    """Something on its way to the disk, which nobody calls back: whoever waits for it and is
+    cancelled meanwhile is cancelled when it has arrived. `then` is called before it resolves."""
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._then = then
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+    def arrive(self) -> None:
+        try:
+            if self._then is not None:
+                self._then()
+        except Exception as error:
+            self.set_exception(error)
+        else:
+            self.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        self.set_exception(error)
+        self.exception()  # nobody needs to be waiting
 
 
 class BlobReader(Protocol):
@@ -68,11 +93,15 @@ class Store(Protocol):
         """Every durable entry of a session, in order; none for an unknown one."""
 
     def append(
-        self, sid: SessionId, entries: Sequence[bytes], blob: tuple[str, bytes] | None = None
-    ) -> Future[None]:
+        self,
+        sid: SessionId,
+        entries: Sequence[bytes],
+        blob: tuple[str, bytes] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Pending:
         """Adds entries, and a small blob with its name, as one: all of it or nothing."""
 
-    def purge(self, sid: SessionId) -> Future[None]:
+    def purge(self, sid: SessionId) -> Pending:
         """Removes every trace of a session. The id may be used again."""
 
     def new_upload(self) -> Upload: ...

@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 import time
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Final, TypeVar
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
-from airlox.relay.store.base import RELAY_LOG
+from airlox.relay.store.base import RELAY_LOG, Pending
 from airlox.relay.store.blobs import DiskReader, DiskUpload
 from airlox.relay.store.framing import (
     PURGE,
@@ -61,7 +61,7 @@ class _Request:
     def __init__(
         self,
         sid: SessionId,
-        future: Future[None],
+        future: Pending,
         entries: list[bytes] | None,
         blob: tuple[str, bytes] | None,
     ) -> None:
@@ -205,14 +205,18 @@ class DiskStore:
         return await self._in_pool("read a session", read)
 
     def append(
-        self, sid: SessionId, entries: Sequence[bytes], blob: tuple[str, bytes] | None = None
-    ) -> Future[None]:
-        return self._submit(_Request(sid, self._loop.create_future(), list(entries), blob))
+        self,
+        sid: SessionId,
+        entries: Sequence[bytes],
+        blob: tuple[str, bytes] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Pending:
+        return self._submit(_Request(sid, Pending(then), list(entries), blob))
 
-    def purge(self, sid: SessionId) -> Future[None]:
-        return self._submit(_Request(sid, self._loop.create_future(), None, None))
+    def purge(self, sid: SessionId) -> Pending:
+        return self._submit(_Request(sid, Pending(), None, None))
 
-    def _submit(self, request: _Request) -> Future[None]:
+    def _submit(self, request: _Request) -> Pending:
         """Gathers what comes in one turn of the loop: the writer is woken once for all of it.
 
         Waking it at the first would have both threads contend for the interpreter, and would
@@ -220,8 +224,7 @@ class DiskStore:
         """
         waiting = self._queued_bytes + request.size
         if self._stopping or (waiting > self._config.max_pending_bytes and not request.is_purge):
-            error = StorageError("too much is waiting for the disk", code="busy")
-            request.future.set_exception(error)
+            request.future.fail(StorageError("too much is waiting for the disk", code="busy"))
             return request.future
         if not self._gathered:
             self._loop.call_soon(self._hand_over)
@@ -466,12 +469,10 @@ def _say_cut(path: Path, size: int, *, is_last: bool) -> None:
 
 def _resolve(group: list[_Request], failure: StorageError | None) -> None:
     for request in group:
-        if request.future.done():
-            continue
         if failure is None:
-            request.future.set_result(None)
+            request.future.arrive()
         else:
-            request.future.set_exception(failure)
+            request.future.fail(failure)
 
 
 def _storage_error(doing: str, error: OSError) -> StorageError:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
-from airlox.relay.store.base import RELAY_LOG
+from airlox.relay.store.base import RELAY_LOG, Pending
 
 
 class MemoryStore:
@@ -32,18 +31,22 @@ class MemoryStore:
         return list(self._entries.get(sid, ()))
 
     def append(
-        self, sid: SessionId, entries: Sequence[bytes], blob: tuple[str, bytes] | None = None
-    ) -> Future[None]:
+        self,
+        sid: SessionId,
+        entries: Sequence[bytes],
+        blob: tuple[str, bytes] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Pending:
         self._entries.setdefault(sid, []).extend(entries)
         blobs = self._blobs.setdefault(sid, {})
         if blob is not None:
             blobs[blob[0]] = blob[1]
-        return _done()
+        return _soon(Pending(then))
 
-    def purge(self, sid: SessionId) -> Future[None]:
+    def purge(self, sid: SessionId) -> Pending:
         self._entries.pop(sid, None)
         self._blobs.pop(sid, None)
-        return _done()
+        return _soon(Pending())
 
     def new_upload(self) -> MemoryUpload:
         return MemoryUpload(self._blobs)
@@ -102,14 +105,7 @@ class MemoryUpload:
         self._data = bytearray()
 
 
-def _done() -> Future[None]:
-    """Resolves in the next turn of the loop, like a disk's: callbacks run before who awaits it."""
-    loop = asyncio.get_running_loop()
-    future: Future[None] = loop.create_future()
-    loop.call_soon(_resolve, future)
-    return future
-
-
-def _resolve(future: Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _soon(pending: Pending) -> Pending:
+    """Arrives in the next turn of the loop, as from a disk."""
+    asyncio.get_running_loop().call_soon(pending.arrive)
+    return pending
