@@ -17,6 +17,7 @@ from support.machines import RelayProgram, RunnerProgram
 
 RUNTIME = f"python3.{sys.version_info[1]}"
 WAIT_S = 60.0
+SANDBOXES = ["process", "local"]
 
 
 @pytest.fixture
@@ -27,14 +28,17 @@ def relay(tmp_path: Path) -> Iterator[RelayProgram]:
 
 @pytest.fixture
 def session(relay: RelayProgram, tmp_path: Path) -> Iterator[Session]:
-    made = Session.create(
+    with session_on(relay, tmp_path) as made:
+        yield made
+
+
+def session_on(relay: RelayProgram, tmp_path: Path) -> Session:
+    return Session.create(
         relay.url,
         mode="execute",
         job_limits={"runtime": RUNTIME, "kinds": ["shell"], "approve_runners": False},
         cache_dir=tmp_path / "owner",
     )
-    with made:
-        yield made
 
 
 def runner_for(session: Session, tmp_path: Path, **options: Any) -> RunnerProgram:
@@ -73,19 +77,25 @@ def running(marker: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("sandbox", ["process", "local"])
+def groups_of(pid: int) -> list[Path]:
+    """The groups of jobs that this runner made."""
+    return list(Path("/sys/fs/cgroup").rglob(f"airlox-*-{pid}-*"))
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_a_runner_killed_in_mid_job_reports_it_when_it_is_back(
     session: Session, tmp_path: Path, sandbox: str
 ) -> None:
-    marker = f"7{os.getpid()}.{hash(sandbox) % 1000:03}"
+    marker = f"7{os.getpid()}.{SANDBOXES.index(sandbox)}1"
     with runner_for(session, tmp_path, sandbox=sandbox) as runner:
         runner.note("ready")
-        job, _ = begun(session, f"sleep {marker} & sleep {marker}")
+        job, _ = begun(session, f"(trap '' TERM; setsid sleep {marker} & sleep {marker})")
         assert running(marker)
+        killed = runner.pid
         runner.kill()
+        wait_until_gone(marker)
         runner.start()
         assert runner.note("job_lost")["job"] == job.id
-        wait_until_gone(marker)
         result = job.wait(WAIT_S)
         assert (result.status, result.signed) == ("failed", True)
         assert result.cause is not None
@@ -94,8 +104,38 @@ def test_a_runner_killed_in_mid_job_reports_it_when_it_is_back(
         runner.note("ready")
         assert session.run_shell(["true"], runner="box").wait(WAIT_S).ok
         assert runner.stop() == 0
-    folders = tmp_path.glob("runner/runner/ax_*/box/run/*")
-    assert not list(folders)
+    for kept in ("run", "jobs", "started", "spool", "trash"):
+        assert list(tmp_path.glob(f"runner/runner/ax_*/box/{kept}/*")) == []
+    assert groups_of(killed) == []
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_of_a_runner_that_stays_away_the_sender_hears_from_the_relay(
+    tmp_path: Path, sandbox: str
+) -> None:
+    """And a signed result that comes late, from a runner that is back, still wins."""
+    marker = f"7{os.getpid()}.{SANDBOXES.index(sandbox)}2"
+    with (
+        RelayProgram(tmp_path / "relay", runner_grace_s=1) as relay,
+        session_on(relay, tmp_path) as session,
+        runner_for(session, tmp_path, sandbox=sandbox) as runner,
+    ):
+        runner.note("ready")
+        job, _ = begun(session, f"sleep {marker}")
+        runner.kill()
+        wait_until_gone(marker)
+        result = job.wait(WAIT_S)
+        assert (result.status, result.reason, result.signed) == ("failed", "runner_lost", False)
+        runner.start()
+        runner.note("job_lost")
+        runner.note("ready")
+        session.run_shell(["true"], runner="box").wait(WAIT_S)  # what is posted in order
+        late = job.result()
+        assert late is not None
+        assert (late.signed, late.status) == (True, "failed")
+        assert late.cause is not None
+        assert late.cause.kind == "runner_lost"
 
 
 def test_a_killed_relay_does_not_stop_the_job_and_its_result_arrives(
