@@ -276,16 +276,6 @@ class RelayApi:
         raw = self._decode(answer, _EventsAnswer, "list of events").events
         return [event for event in map(parse_event, raw) if event is not None]
 
-    def news(self, after: int | None) -> list[SseEvent]:
-        """What `events` says, in the words of the session's stream. Raises like it."""
-        try:
-            answer = self._call("GET", wire.events(self.session_id, after), limit=wire.ANSWER_BYTES)
-        except RelayError as error:
-            raise self.end_of_session(error) from error
-        raw = self._decode(answer, _EventsAnswer, "list of events").events
-        listed = (_lenient(item, _Listed) for item in raw)
-        return [SseEvent(str(e.seq), e.kind, bytes(e.data).decode()) for e in listed if e]
-
     def job_news(self, job: str, from_byte: int | None) -> list[SseEvent]:
         """What the job's stream would say at once: live output from a byte on, state, result.
 
@@ -293,7 +283,7 @@ class RelayApi:
         """
         path = wire.job_output(self.session_id, job, from_byte)
         try:
-            answer = self._call("GET", path, limit=wire.ANSWER_BYTES)
+            answer = self._get(path, limit=wire.ANSWER_BYTES)
         except RelayError as error:
             raise self.end_of_session(error) from error
         return SseParser().feed(answer.body)
@@ -546,12 +536,6 @@ class _ClockCheck:
                 f"this machine's clock is {abs(off_s):.0f} s {way} the relay's; set the clock, "
                 "or items may be refused near the start or end of the session"
             )
-
-
-class _Listed(msgspec.Struct):
-    seq: int
-    kind: str
-    data: msgspec.Raw
 
 
 class _Numbered(msgspec.Struct):

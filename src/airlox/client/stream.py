@@ -215,6 +215,10 @@ class Feed:
             self._poll_at = Deadline.after(0 if deadline.passed else POLL_S)
             self._fail(error, deadline)
             return
+        except ProtocolError as error:
+            self._held_back = False
+            self._lose(str(error))
+            return
         self._poll_at = Deadline.after(POLL_S)
         self._held_back = True
         self._pending.extend(news)

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeVar
 
+import msgspec
+
 from airlox.client.blobs import BlobMissing, Blobs
 from airlox.client.membership import Membership
 from airlox.client.relay_api import RelayApi, WarningSink
@@ -127,7 +129,7 @@ class Timeline:
             self._me.api,
             lambda: wire.stream(session_id),
             cursor=cursor,
-            poll=lambda api: api.news(cursor()),
+            poll=lambda api: [_as_told(event) for event in api.events(cursor())],
             on_warning=self._on_warning,
         )
 
@@ -309,3 +311,8 @@ class Timeline:
         """Note that the relay ended the session for this participant."""
         with self._lock:
             self._ended = self._ended or error
+
+
+def _as_told(event: Event) -> SseEvent:
+    """An event as the stream would have told it."""
+    return SseEvent(str(event.seq), event.kind, msgspec.json.encode(event.data).decode())

@@ -99,14 +99,19 @@ def cancel(sid: str, job_id: str) -> str:
     return f"{job(sid, job_id)}/cancel"
 
 
-def job_output(sid: str, job_id: str) -> str:
-    """Where the assigned runner posts segments of live output (full sessions)."""
-    return f"{job(sid, job_id)}/output"
+def job_output(sid: str, job_id: str, from_byte: int | None = None) -> str:
+    """Where the assigned runner posts segments of live output, and where a reader whose streams
+    are held back asks for what `job_stream` would say at once (full sessions)."""
+    return f"{job(sid, job_id)}/output" + _from(from_byte)
 
 
 def job_stream(sid: str, job_id: str, from_byte: int | None = None) -> str:
     """One job as it happens: segments, state, result (full sessions)."""
-    return f"{job(sid, job_id)}/stream" + ("" if from_byte is None else f"?from={from_byte}")
+    return f"{job(sid, job_id)}/stream" + _from(from_byte)
+
+
+def _from(byte: int | None) -> str:
+    return "" if byte is None else f"?from={byte}"
 
 
 def packs(sid: str, job_id: str) -> str:

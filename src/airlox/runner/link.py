@@ -35,6 +35,7 @@ from airlox.protocol.live import RANDOM_BYTES, LiveWriter
 from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
 from airlox.protocol.view import ItemStatus, Participant, Record
+from airlox.protocol.wire import JobState
 from airlox.runner.patience import patiently
 
 STANDING: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
@@ -115,6 +116,11 @@ class Link:
         """The owner's signed reason to reject this runner ("" without one), or None."""
         rejected = self.timeline.read(lambda view: dict(view.rejected))
         return (rejected[self.public] or "") if self.public in rejected else None
+
+    def is_assigned(self, job: ItemId) -> bool:
+        """Whether the relay's last word on a job is that this runner is to take it."""
+        word = self.timeline.read(lambda view: view.relay_jobs.get(job))
+        return word is not None and (word.state, word.runner) == (JobState.ASSIGNED, self.public)
 
     def cancelled_by(self, job: ItemId) -> PublicKey | None:
         """Who signed a cancel of this job."""

@@ -52,6 +52,11 @@ class Slots:
         """The job that has run the longest, for the heartbeat."""
         return next(iter(self._busy), None)
 
+    @property
+    def known(self) -> tuple[ItemId, ...]:
+        """The jobs that run or wait for a slot."""
+        return tuple(self._known)
+
     def add(self, job: ItemId) -> Running | None:
         """Note an assigned job; None when it is known already or too many wait."""
         if job in self._known or len(self._known) >= self.count + WAITING:

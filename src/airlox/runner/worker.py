@@ -145,6 +145,10 @@ class _Worker:
         """In the feed's thread: approvals, rejections, cancels and the items of jobs."""
         self._link.timeline.take_live(event, STANDING)
         self._in_loop(self._look_at_approval)
+        if event.event == EventKind.JOB:
+            self._in_loop(partial(self._take_told, event))
+        elif event.event == EventKind.ITEM:
+            self._in_loop(self._look_at_cancels)
 
     def _on_runner_event(self, event: SseEvent) -> None:
         """In the feed's thread."""
@@ -173,6 +177,18 @@ class _Worker:
             self._slots.cancel(job, "cancelled")
         elif event.event == EventKind.PACK and job in self._arrivals:
             self._arrivals[job].set()
+
+    def _take_told(self, event: SseEvent) -> None:
+        """The session tells of assignments too: a runner's own stream may be held back."""
+        job = _job_in(event)
+        if job is not None and self._link.is_assigned(job) and not self._link.was_run(job):
+            self._assign(job)
+
+    def _look_at_cancels(self) -> None:
+        """The signed cancel does what the relay's word on a runner's own stream does."""
+        for job in self._slots.known:
+            if self._link.cancelled_by(job) is not None:
+                self._slots.cancel(job, "cancelled")
 
     def _look_at_approval(self) -> None:
         """After each event of the session: may this runner work, or must it go?"""
