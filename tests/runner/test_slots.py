@@ -29,21 +29,32 @@ def test_a_flood_of_assignments_is_bounded() -> None:
 
 
 def test_free_slots_and_the_oldest_job() -> None:
+    slots = Slots(2)
+    assert (slots.free, slots.current) == (2, None)
+    slots.take(A)
+    slots.take(B)
+    slots.take(C)  # a relay may give more than there is room for
+    assert (slots.free, slots.current) == (0, A)
+    slots.give_back(A)
+    slots.give_back(A)
+    assert (slots.free, slots.current) == (0, B)
+    slots.give_back(B)
+    assert (slots.free, slots.current) == (1, C)
+
+
+def test_no_more_jobs_at_once_than_there_are_slots() -> None:
     async def story() -> None:
-        slots = Slots(2)
-        first, second = slots.add(A), slots.add(B)
-        assert first is not None
-        assert second is not None
-        assert (slots.free, slots.current) == (2, None)
-        await slots.acquire()
-        with slots.occupied(first):
-            await slots.acquire()
-            with slots.occupied(second):
-                assert (slots.free, slots.current) == (0, A)
-                waiting = asyncio.create_task(slots.acquire())
+        slots = Slots(1)
+        order: list[str] = []
+
+        async def job(name: str) -> None:
+            async with slots.occupied():
+                order.append(name + " begins")
                 await asyncio.sleep(0)
-                assert not waiting.done()
-            await asyncio.wait_for(waiting, 20)
+                order.append(name + " ends")
+
+        await asyncio.wait_for(asyncio.gather(job("a"), job("b")), 20)
+        assert order == ["a begins", "a ends", "b begins", "b ends"]
 
     asyncio.run(story())
 

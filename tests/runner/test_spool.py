@@ -115,6 +115,18 @@ def test_what_may_pass_is_waited_out(tmp_path: Path, relay: Relay, error: Except
     assert (relay.got, relay.pauses, relay.gave_up) == (["result 1"], 2, [])
 
 
+def test_whoever_counts_slots_hears_when_a_result_is_out(tmp_path: Path, relay: Relay) -> None:
+    spool = spool_in(tmp_path, relay)
+    settled: list[ItemId] = []
+    spool.on_settled = settled.append
+    relay.refuses["result"] = [RelayError(403, "policy", "no")]
+    spool.add(parcel(1))
+    spool.add(parcel(2))
+    assert settled == []
+    spool.post_all(relay.hear)
+    assert settled == [identifier(1), identifier(2)]
+
+
 def test_a_duplicate_has_arrived_before(tmp_path: Path, relay: Relay) -> None:
     relay.refuses["result"] = [RelayError(409, "duplicate", "known")]
     spool = spool_in(tmp_path, relay)

@@ -44,10 +44,22 @@ class Contact:
         self._beat = asyncio.Event()
         self._complaints: set[str] = set()
         """What does not work at present, and was said."""
+        self._counting = asyncio.Lock()
+        """A heartbeat counts slots, a claim changes the count: never both at once."""
         bench.spool.on_added = self._post_soon
+        bench.spool.on_settled = self._settled_soon
 
-    def beat_soon(self) -> None:
-        """Something changed that the relay should know at once."""
+    async def claim(self, job: ItemId) -> bool:
+        """Take an assigned job; False when it was given to another or withdrawn."""
+        async with self._counting:
+            claimed = await self._bench.threads.call(self._bench.link.claim, job)
+            if claimed:
+                self._slots.take(job)
+        return claimed
+
+    def settle(self, job: ItemId) -> None:
+        """The relay has the job's answer, or none is due: it should know of the free slot."""
+        self._slots.give_back(job)
         self._beat.set()
 
     async def report_lost(self) -> None:
@@ -95,7 +107,8 @@ class Contact:
     async def beat(self) -> None:
         """One heartbeat: from it on the relay knows that the runner is there."""
         try:
-            await self._bench.threads.call(self._heartbeat)
+            async with self._counting:
+                await self._bench.threads.call(self._heartbeat)
         except (ConnectionLost, RelayError) as error:
             if isinstance(error, RelayError) and error.status in (401, 404, 410):
                 self._end_with(self._bench.link.api.end_of_session(error))
@@ -116,7 +129,6 @@ class Contact:
                 return
             except ConnectionLost:
                 return  # told to stop; what is left waits for the next start
-            self._beat.set()
 
     async def tidy(self) -> None:
         """Now and then: let the relay forget what it need not keep, and old workspaces go."""
@@ -136,6 +148,10 @@ class Contact:
     def _post_soon(self) -> None:
         """In any thread: there is something in the spool."""
         self._loop.call_soon_threadsafe(self._to_post.set)
+
+    def _settled_soon(self, job: ItemId) -> None:
+        """In any thread: a result is out of the spool."""
+        self._loop.call_soon_threadsafe(self.settle, job)
 
     def _heartbeat(self) -> None:
         free = self._slots.free if self._bench.manifest.is_full else None

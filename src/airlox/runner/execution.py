@@ -104,7 +104,7 @@ async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str
     except Unverified as fault:
         reason = f"the job did not verify: {fault.reason}"
         refusal = answers.refused(fault.ref, bench.env, reason, "not_verified")
-        return await _deliver(bench, refusal, Gathered((), ()))
+        return await _deliver(bench, running, refusal, Gathered((), ()))
     if order is None:
         return "the job's bytes cannot be had"
     attempt = _Attempt(order, bench.env)
@@ -115,7 +115,8 @@ async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str
     except Exception as error:  # a fault of ours must not leave the sender waiting
         if attempt.said is not None:
             raise
-        await _hand_over(bench, attempt, _answer_to(error, bench, running, attempt))
+        answer = _answer_to(error, bench, running, attempt)
+        await _hand_over(bench, running, attempt, answer)
     return attempt.said
 
 
@@ -154,7 +155,7 @@ async def _carry_out(
         try:
             await _place(bench, running, attempt, placing)
             answer = await _run(bench, running, attempt, places, interpreter)
-            await _hand_over(bench, attempt, answer)
+            await _hand_over(bench, running, attempt, answer)
         finally:
             await asyncio.to_thread(placing.remove_all)
 
@@ -404,17 +405,18 @@ def _answer_to(error: Exception, bench: Bench, running: Running, attempt: _Attem
     return replace(_blank(attempt), cause=cause, reason=redactor.clean_text(str(error)))
 
 
-async def _hand_over(bench: Bench, attempt: _Attempt, answer: Answer) -> None:
-    attempt.said = await _deliver(bench, answer, attempt.files)
+async def _hand_over(bench: Bench, running: Running, attempt: _Attempt, answer: Answer) -> None:
+    attempt.said = await _deliver(bench, running, answer, attempt.files)
 
 
-async def _deliver(bench: Bench, answer: Answer, files: Gathered) -> str:
+async def _deliver(bench: Bench, running: Running, answer: Answer, files: Gathered) -> str:
     """Seal the answer and give it to the spool; how the job ended, in a few words."""
     if not bench.manifest.is_full and answer.stderr is not None:
         for left in answer.left_out:
             answer.stderr.add_line(f"[airlox: left out {left.path}: {left.reason}]")
     outbox = bench.link.outbox
     parcel = await asyncio.to_thread(answers.seal, outbox, bench.manifest, answer, files.files)
+    running.answered = True
     await asyncio.to_thread(bench.spool.add, parcel)
     said = str(answer.cause.kind)
     return f"{said} {answer.exit_code}" if answer.exit_code is not None else said

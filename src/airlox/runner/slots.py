@@ -1,10 +1,15 @@
-"""Room for jobs: how many run at once, which they are, and how one is told to stop."""
+"""Room for jobs: how many run at once, which they are, and how one is told to stop.
+
+Two counts. A job *occupies* a slot until its folders are gone. To the relay it *takes* one from
+its claim until the relay has its answer, so that whoever has seen the answer finds the runner free:
+the next job then waits here for the moment that tidying up takes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from airlox.errors import JobRefused
@@ -21,6 +26,8 @@ class Running:
         self.job: Final = job
         self.cancelled: Final = asyncio.Event()
         self.why = ""
+        self.answered = False
+        """Whether the spool has its answer, and sees to the rest."""
 
     def cancel(self, why: str) -> None:
         """Stop the job. The first reason counts."""
@@ -41,16 +48,17 @@ class Slots:
         self.count: Final = count
         self._room = asyncio.Semaphore(count)
         self._known: dict[ItemId, Running] = {}
-        self._busy: dict[ItemId, Running] = {}
+        self._taken: dict[ItemId, None] = {}
 
     @property
     def free(self) -> int:
-        return self.count - len(self._busy)
+        """As the relay may count on it."""
+        return max(0, self.count - len(self._taken))
 
     @property
     def current(self) -> ItemId | None:
-        """The job that has run the longest, for the heartbeat."""
-        return next(iter(self._busy), None)
+        """The job that was claimed first of those without an answer, for the heartbeat."""
+        return next(iter(self._taken), None)
 
     @property
     def known(self) -> tuple[ItemId, ...]:
@@ -78,16 +86,16 @@ class Slots:
     def forget(self, running: Running) -> None:
         self._known.pop(running.job, None)
 
-    async def acquire(self) -> None:
-        """Wait for a slot. Each is given back with `occupied`."""
-        await self._room.acquire()
+    def take(self, job: ItemId) -> None:
+        """The relay gave the job to this runner."""
+        self._taken[job] = None
 
-    @contextmanager
-    def occupied(self, running: Running) -> Iterator[None]:
-        """The acquired slot is this job's until the block ends."""
-        self._busy[running.job] = running
-        try:
+    def give_back(self, job: ItemId) -> None:
+        """The relay has the job's answer, or none is due."""
+        self._taken.pop(job, None)
+
+    @asynccontextmanager
+    async def occupied(self) -> AsyncIterator[None]:
+        """Wait for a slot; it is the caller's until the block ends."""
+        async with self._room:
             yield
-        finally:
-            del self._busy[running.job]
-            self._room.release()

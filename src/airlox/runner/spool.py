@@ -74,6 +74,8 @@ class Spool:
         self._pause = pause
         self.on_added: Callable[[], None] = _nobody
         """Told, from any thread, when there is something to post."""
+        self.on_settled: Callable[[ItemId], None] = _nobody_of
+        """Told, from any thread, when the relay has the result of a job, or will never take it."""
         self._lock = threading.Lock()
         self._next = 0
         self._in_memory: list[Parcel] = []
@@ -144,6 +146,7 @@ class Spool:
                 self.end(job)
             else:
                 remove_tree(parcel)
+            self.on_settled(job)
 
     def _oldest(self) -> Path | Parcel | None:
         with self._lock:
@@ -228,6 +231,10 @@ class Spool:
 
 
 def _nobody() -> None:
+    """Nobody listens yet."""
+
+
+def _nobody_of(_: ItemId) -> None:
     """Nobody listens yet."""
 
 

@@ -220,8 +220,7 @@ class _Worker:
 
     async def _serve(self, running: Running) -> None:
         """Take an assigned job through its life in a slot."""
-        await self._slots.acquire()
-        with self._slots.occupied(running):
+        async with self._slots.occupied():
             try:
                 await self._carry_out(running)
             except SessionClosed as error:
@@ -231,11 +230,12 @@ class _Worker:
             finally:
                 self._slots.forget(running)
                 self._arrivals.pop(running.job, None)
-        self._contact.beat_soon()
+                if not running.answered:
+                    self._contact.settle(running.job)
 
     async def _carry_out(self, running: Running) -> None:
         job = running.job
-        if self._ending.done() or not await self._bench.threads.call(self._link.claim, job):
+        if self._ending.done() or not await self._contact.claim(job):
             return
         arrived = self._arrivals.setdefault(job, asyncio.Event())
         self._tell("job_started", f"job {job} started", job)
