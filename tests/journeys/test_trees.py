@@ -259,6 +259,10 @@ def test_credentials_stay_here(sender: Session, tree: Path, keeper: Keeper) -> N
     run(sender, tree, tree_options={"allow": [".env"]})
     assert b"TOKEN=x" in keeper.contents.values()
     run(sender, tree, tree_options={"exclude": [".env"]})
+    wrong: list[dict[str, Any]] = [{"exclude": "*"}, {"alow": []}]
+    for options in wrong:
+        with pytest.raises(UsageError):
+            run(sender, tree, tree_options=options)
 
 
 def test_the_job_starts_where_its_sender_stands(

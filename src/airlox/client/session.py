@@ -23,7 +23,7 @@ from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.items import ItemStream
 from airlox.client.membership import Membership, Profile
-from airlox.client.references import Refs, item_refs
+from airlox.client.references import Refs, item_refs, words
 from airlox.client.shown import ParticipantInfo, Runner
 from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
 from airlox.errors import ProtocolError, SessionClosed, UsageError
@@ -107,7 +107,7 @@ class Session:
             job_limits=job_limits,
             features=features,
         )
-        profile = Profile(display_name, ClientKind(kind), description)
+        profile = Profile(display_name, terms.word_of(ClientKind, kind, "kind"), description)
 
         def make(root: str, warn: Callable[[str], None]) -> Membership:
             base = parse_base_url(relay)
@@ -136,7 +136,7 @@ class Session:
         RelayError, ConnectionLost, StorageError.
         """
         invite = parse_invite(invite_url)
-        profile = Profile(display_name, ClientKind(kind), description)
+        profile = Profile(display_name, terms.word_of(ClientKind, kind, "kind"), description)
 
         def make(root: str, warn: Callable[[str], None]) -> Membership:
             return members.enter(invite, profile, cache_root=root, on_warning=warn)
@@ -404,7 +404,9 @@ class Session:
         JobRefused when no runner takes it, RelayError, ConnectionLost.
         """
         submission = self._submission(options)
-        return submission.python(code, filename=filename, requirements=tuple(requirements))
+        return submission.python(
+            code, filename=filename, requirements=words(requirements, "requirements")
+        )
 
     def run_shell(self, command: str | Sequence[str], **options: Unpack[JobOptions]) -> Job:
         """Send a shell job: a script as text, or a command as words. See `run_python`.

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from airlox.client import shown
 from airlox.client.core import Core
 from airlox.client.jobs import Job, JobNotTaken
-from airlox.client.references import Refs, item_refs
+from airlox.client.references import Refs, item_refs, words
 from airlox.client.shown import Runner
 from airlox.client.timeline import STANDING_KINDS
 from airlox.errors import JobRefused, RelayError, UsageError
@@ -160,7 +160,7 @@ class Submission:
 
     def _target(self) -> Target:
         order = self._order
-        labels = tuple(order.labels or ())
+        labels = words(order.labels, "labels")
         if order.runner is not None and labels:
             raise UsageError("a job goes to one runner or to labels, not to both")
         if order.runner is not None:
@@ -246,7 +246,7 @@ class Submission:
             os.fspath(order.tree),
             job=new_item_id(os.urandom(ITEM_ID_BYTES)),
             runner=None if runner is None else PublicKey(runner),
-            **dict(order.tree_options or {}),
+            **_tree_options(order.tree_options or {}),
         )
 
     # -- off it goes -------------------------------------------------------------------------
@@ -266,6 +266,13 @@ class Submission:
             words, hint = NOT_TAKEN[error.code]
             raise JobNotTaken(words, code=error.code, hint=hint, job=sealed.ref.id) from error
         return Job(core, sealed.ref, meta, runner=PublicKey(runner), upload=upload)
+
+
+def _tree_options(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    unknown = sorted(set(given) - {"allow", "exclude"})
+    if unknown:
+        raise UsageError(f"unknown tree option {unknown[0][:40]!r}", hint="known: allow, exclude")
+    return {name: words(value, f"tree_options[{name!r}]") for name, value in given.items()}
 
 
 def _tree_ref(upload: TreeUpload) -> TreeRef:

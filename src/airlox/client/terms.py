@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from airlox.client.references import words
 from airlox.errors import UsageError
 from airlox.protocol.manifest import (
     ContentType,
@@ -35,6 +36,8 @@ DEFAULT_LIMITS: Final[dict[str, Any]] = {
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"([0-9]{1,9})\s*([smhd]?)\Z")
 _PINNED: Final = re.compile(r"[=<>!~]")
+_PACKAGE: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*([=<>!~].*)?\Z", re.DOTALL)
+_SEPARATORS: Final = re.compile(r"[-_.]+")
 
 
 def parse_duration_s(text: str) -> int:
@@ -49,7 +52,27 @@ def lifetime_ms(ttl: int | float | str | None) -> int | None:
     """Milliseconds of a lifetime in seconds or as a duration; None and `never` have no end."""
     if ttl is None or ttl == "never":
         return None
-    return int((parse_duration_s(ttl) if isinstance(ttl, str) else ttl) * 1000)
+    seconds = parse_duration_s(ttl) if isinstance(ttl, str) else ttl
+    try:
+        return int(seconds * 1000)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{seconds} is no lifetime", hint='for none, give None or "never"'
+        ) from None
+
+
+def package_entry(text: str) -> str:
+    """An entry of the allowlist as the manifest has it, from what people write.
+
+    `NumPy >= 1.26, <3` becomes `numpy<3,>=1.26`: the name as PEP 503 normalises it, the clauses
+    of the version sorted, no spaces. Whether it is one at all is for the manifest to say.
+    """
+    match = _PACKAGE.match(text)
+    if match is None:
+        return text
+    name = _SEPARATORS.sub("-", match[1]).lower()
+    clauses = {"".join(clause.split()) for clause in (match[2] or "").split(",")}
+    return name + ",".join(sorted(clauses))
 
 
 def new_manifest(
@@ -67,10 +90,10 @@ def new_manifest(
     given = dict(job_limits or {})
     return build_manifest(
         owner_seed,
-        mode=_word(Mode, mode, "mode"),
+        mode=word_of(Mode, mode, "mode"),
         created_at_ms=created_at_ms,
         ttl_ms=lifetime_ms(ttl),
-        allowed_types=[_word(ContentType, word, "content type") for word in allowed_types],
+        allowed_types=[word_of(ContentType, word, "content type") for word in allowed_types],
         max_item_bytes=max_item_bytes,
         features=_features(given, features, mode),
         job_limits=_limits(given, mode, features),
@@ -79,8 +102,8 @@ def new_manifest(
 
 def _features(given: Mapping[str, Any], features: Iterable[str] | None, mode: str) -> list[Feature]:
     """What a session switches on: all that its kinds and pins need, and what was asked for."""
-    chosen = {_word(Feature, word, "feature") for word in features or ()}
-    pinned = any(_PINNED.search(str(entry)) for entry in given.get("packages") or ())
+    chosen = {word_of(Feature, word, "feature") for word in features or ()}
+    pinned = any(_PINNED.search(str(entry)) for entry in words(given.get("packages"), "packages"))
     if mode == Mode.EXECUTE and (chosen or pinned or given.get("kinds")):
         chosen |= {Feature.LIVE, Feature.TREES}
     if pinned:
@@ -103,11 +126,12 @@ def _limits(
         )
     values = DEFAULT_LIMITS | {name: value for name, value in given.items() if value is not None}
     if _features(given, features, mode):
-        kinds = values.get("kinds") or ("python",)
-        values["kinds"] = tuple(sorted({_word(JobKind, word, "kind of job") for word in kinds}))
+        kinds = words(values.get("kinds"), "kinds") or ("python",)
+        values["kinds"] = tuple(sorted({word_of(JobKind, word, "kind of job") for word in kinds}))
     else:
         values["kinds"] = UNSET
-    values["packages"] = tuple(values["packages"])
+    packages = words(values["packages"], "packages")
+    values["packages"] = tuple(package_entry(str(entry)) for entry in packages)
     try:
         # as on the wire, so that the struct's own bounds apply
         return msgspec.convert(
@@ -120,9 +144,11 @@ def _limits(
 W = TypeVar("W", bound=StrEnum)
 
 
-def _word(words: type[W], word: str, what: str) -> W:
+def word_of(known: type[W], word: str, what: str) -> W:
+    """The member of a closed set that `word` names. Raises UsageError."""
     try:
-        return words(word)
+        return known(word)
     except ValueError:
-        known = ", ".join(words)
-        raise UsageError(f"unknown {what} {str(word)[:40]!r}", hint=f"known: {known}") from None
+        raise UsageError(
+            f"unknown {what} {str(word)[:40]!r}", hint="known: " + ", ".join(known)
+        ) from None
