@@ -12,7 +12,7 @@ import pytest
 
 from airlox.client import relay_api
 from airlox.client.deadline import Deadline
-from airlox.client.relay_api import RelayApi, parse_event
+from airlox.client.relay_api import FOREIGN, RelayApi, parse_event
 from airlox.client.transport import Transport
 from airlox.errors import (
     ConnectionLost,
@@ -142,14 +142,36 @@ def test_a_refusal_is_named_with_its_hint() -> None:
     assert error.hint is not None
 
 
-@pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]"])
-def test_a_refusal_without_json(body: bytes) -> None:
-    with Scripted(always(400, body)) as server:
+@pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b"{}"])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "foreign_answer"),
+        (404, "foreign_answer"),
+        (413, "proxy_limit"),
+        (502, "unavailable"),
+        (504, "unavailable"),
+    ],
+)
+def test_a_refusal_in_other_words_than_a_relay_s(body: bytes, status: int, code: str) -> None:
+    with Scripted(always(status, body)) as server:
         api = api_of(server)
         with pytest.raises(RelayError) as caught:
             api.post_item(b"")
         api.close()
-    assert (caught.value.status, caught.value.code) == (400, "error")
+    assert (caught.value.status, caught.value.code) == (status, code)
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("status", [401, 404, 410])
+def test_only_a_relay_ends_a_session(status: int) -> None:
+    with Scripted(always(status, b"<html>no such site</html>")) as server:
+        api = api_of(server)
+        for call in (api.events, api.fetch_manifest, api.close_session):
+            with pytest.raises(RelayError) as caught:
+                call()
+            assert caught.value.code == FOREIGN
+        api.close()
 
 
 def test_redirects_are_not_followed() -> None:

@@ -9,9 +9,9 @@ import pytest
 from airlox.client import stream as stream_module
 from airlox.client.deadline import Deadline
 from airlox.client.relay_api import RelayApi
-from airlox.client.stream import Feed
-from airlox.errors import RelayError, SessionClosed
-from airlox.protocol.sse import comment, encode_event
+from airlox.client.stream import Feed, Poll
+from airlox.errors import ConnectionLost, RelayError, SessionClosed
+from airlox.protocol.sse import SseEvent, comment, encode_event
 from support.scripted import Peer, Scripted, always
 
 SID = "ax_" + "a" * 26
@@ -26,12 +26,16 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 class Reader:
     """A feed with a cursor that follows what was handed out."""
 
-    def __init__(self, server: Scripted) -> None:
+    def __init__(self, server: Scripted, poll: Poll | None = None) -> None:
         self.api = RelayApi.connect(server.base_url, SID, token="t")
         self.cursor: int | None = None
         self.warnings: list[str] = []
         self.feed = Feed(
-            self.api, lambda: "/s", cursor=lambda: self.cursor, on_warning=self.warnings.append
+            self.api,
+            lambda: "/s",
+            cursor=lambda: self.cursor,
+            poll=poll,
+            on_warning=self.warnings.append,
         )
 
     def next(self, seconds: float = PATIENT) -> str | None:
@@ -238,3 +242,152 @@ def test_closing_the_api_ends_its_feeds() -> None:
         thread.join(PATIENT)
         assert not thread.is_alive()
     assert got == [None]
+
+
+# -- streams that are held back on their way ------------------------------------------------------
+
+
+class News:
+    """What a feed is told when it asks; knows how often it asked."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.waiting: list[SseEvent] = []
+        self.error: Exception | None = None
+
+    def __call__(self, api: RelayApi) -> list[SseEvent]:
+        self.asked.set()
+        if self.error is not None:
+            raise self.error
+        found, self.waiting = self.waiting, []
+        return found
+
+
+@pytest.fixture
+def news(monkeypatch: pytest.MonkeyPatch) -> News:
+    monkeypatch.setattr(stream_module, "FIRST_BYTE_S", 0.1)
+    monkeypatch.setattr(stream_module, "POLL_S", 0.02)
+    return News()
+
+
+def told(*seqs: int) -> list[SseEvent]:
+    return [SseEvent(str(seq), "item", str(seq)) for seq in seqs]
+
+
+@pytest.mark.parametrize("what", ["head", "body"])
+def test_news_are_asked_for_while_a_stream_is_held_back(news: News, what: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        if what == "body":
+            peer.start_stream()
+        peer.gone()
+
+    news.waiting = told(0, 1)
+    with Scripted(script) as server:
+        reader = Reader(server, news)
+        assert [reader.next(), reader.next()] == ["0", "1"]
+        news.waiting = told(2)
+        assert reader.next() == "2"
+        assert reader.next(0.1) is None
+        reader.close()
+    [warning] = reader.warnings
+    assert "held back" in warning
+
+
+def test_a_stream_that_shows_itself_ends_the_asking(news: News) -> None:
+    more = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_stream()
+        assert more.wait(PATIENT)
+        peer.chunk(encode_event(1, "item", "1"))
+        assert more.wait(PATIENT)
+        peer.chunk(encode_event(2, "item", "2"))
+        peer.gone()
+
+    news.waiting = told(0)
+    with Scripted(script) as server:
+        reader = Reader(server, news)
+        assert reader.next() == "0"
+        more.set()
+        assert reader.next() == "1"
+        news.asked.clear()
+        assert reader.next() == "2"
+        assert reader.next(0.2) is None
+        assert not news.asked.is_set()
+        reader.close()
+
+
+def test_a_stream_that_begins_is_never_asked_beside(news: News) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_stream()
+        peer.chunk(comment("open"))
+        peer.gone()
+
+    with Scripted(script) as server:
+        reader = Reader(server, news)
+        assert reader.next(0.4) is None
+        assert not news.asked.is_set()
+        reader.close()
+
+
+def test_where_asking_fails_too_the_stream_is_opened_again(news: News) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        if peer.number > 0:
+            peer.start_stream()
+            peer.chunk(encode_event(0, "item", "back"))
+        peer.gone()
+
+    news.error = ConnectionLost("away")
+    with Scripted(script) as server:
+        reader = Reader(server, news)
+        assert reader.next() == "back"
+        reader.close()
+    assert "away" in reader.warnings[0]
+
+
+def test_a_short_wait_says_nothing_of_the_line(news: News) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.gone()
+
+    with Scripted(script) as server:
+        reader = Reader(server, news)
+        for _ in range(20):
+            assert reader.next(0.01) is None
+        assert news.asked.is_set()
+        reader.close()
+    assert reader.warnings == []
+
+
+def test_asking_ends_with_the_session(news: News) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.gone()
+
+    news.error = SessionClosed("gone")
+    with Scripted(script) as server:
+        reader = Reader(server, news)
+        with pytest.raises(SessionClosed):
+            reader.next()
+        reader.close()
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_stranger_s_refusal_ends_no_feed(status: int) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        if peer.number == 0:
+            peer.answer(status, b"<html>who are you?</html>", Connection="close")
+            return
+        peer.start_stream()
+        peer.chunk(encode_event(0, "item", "at last"))
+        peer.gone()
+
+    with Scripted(script) as server:
+        reader = Reader(server)
+        assert reader.next() == "at last"
+        reader.close()

@@ -424,13 +424,26 @@ def test_https_goes_through_the_proxy(certificate: tuple[Path, Path], trusting: 
         transport.close()
 
 
-def test_a_proxy_that_says_no() -> None:
-    with Scripted(always(407)) as proxy:
+@pytest.mark.parametrize(("status", "told"), [(407, "NAME:PASSWORD"), (403, "CONNECT")])
+def test_a_proxy_that_says_no(status: int, told: str) -> None:
+    with Scripted(always(status)) as proxy:
         environ = {"https_proxy": f"127.0.0.1:{proxy.port}"}
         transport = make("https://relay.example", environ)
-        with pytest.raises(ConnectionLost, match="407"):
+        with pytest.raises(ConnectionLost, match=f"proxy at 127.0.0.1:.* {status}") as caught:
             get(transport)
         transport.close()
+    assert caught.value.code == "proxy"
+    assert told in (caught.value.hint or "")
+
+
+def test_a_proxy_that_is_not_there_is_named() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        transport = make("https://relay.example", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
+        with pytest.raises(ConnectionLost, match=f"the proxy at 127.0.0.1:{port}") as caught:
+            get(transport)
+    assert "HTTPS_PROXY" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("skip", ["*", "localhost", "other, localhost", ".localhost"])
@@ -449,6 +462,8 @@ def test_an_unknown_authority_is_refused(certificate: tuple[Path, Path]) -> None
             get(transport)
         transport.close()
     assert caught.value.code == "tls"
+    assert f"the certificate of https://localhost:{server.port}" in caught.value.message
+    assert "SSL_CERT_FILE" in (caught.value.hint or "")
 
 
 def test_the_context_is_loaded_once_and_only_for_https() -> None:

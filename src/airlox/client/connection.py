@@ -269,6 +269,18 @@ class Proxy(msgspec.Struct, frozen=True):
     at: tuple[str, int]
     authorization: str | None
 
+    @property
+    def label(self) -> str:
+        return f"{self.at[0]}:{self.at[1]}"
+
+
+class ProxyRefused(ConnectionError):
+    """The proxy did not let us through; `wants_login`: for want of a name and password."""
+
+    def __init__(self, text: str, *, wants_login: bool) -> None:
+        super().__init__(text)
+        self.wants_login = wants_login
+
 
 def proxy_for(address: Address, environ: Mapping[str, str]) -> Proxy | None:
     """The proxy for https from HTTPS_PROXY, unless NO_PROXY names the relay."""
@@ -322,7 +334,7 @@ def _open_tunnel(wire: _Wire, address: Address, proxy: Proxy) -> None:
     status = bytes(head[:64]).split(b" ", 2)
     if len(status) < 2 or status[0][:5] != b"HTTP/" or status[1][:1] != b"2":
         said = status[1][:3].decode("ascii", "replace") if len(status) > 1 else "nothing"
-        raise ConnectionError(f"the proxy at {proxy.at[0]}:{proxy.at[1]} answered {said}")
+        raise ProxyRefused(f"the proxy at {proxy.label} answered {said}", wants_login=said == "407")
 
 
 def _dial_name(address: Address) -> str:

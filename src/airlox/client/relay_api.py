@@ -45,6 +45,8 @@ RUNNERS: Final = 1024
 CLOCK_SLACK_S: Final = 60.0
 RETRIES: Final = 3
 RETRY_WAIT_S: Final = 0.3
+FOREIGN: Final = "foreign_answer"
+"""Code of a refusal that is not in a relay's words: something on the way to it spoke."""
 _WAIT_AND_RETRY: Final = frozenset({429, 502, 503, 504})
 
 T = TypeVar("T")
@@ -108,7 +110,7 @@ class _PacksAnswer(msgspec.Struct):
 
 
 class _ErrorAnswer(msgspec.Struct):
-    error: str = "error"
+    error: str
     message: str = ""
 
 
@@ -123,6 +125,28 @@ _HINTS: Final = {
     "never_expires_not_allowed": "give the session a lifetime",
     "not_assigned": "the job was given to another runner or has ended",
 }
+
+_NO_ANSWER: Final = (
+    "unavailable",
+    "whatever stands in front of the relay got no answer from it",
+    "the relay may be starting or overloaded; try again in a moment",
+)
+_SAID_ON_THE_WAY: Final = {
+    413: (
+        "proxy_limit",
+        "a proxy in front of the relay takes no request of this size; the relay did not see it",
+        "send less, or have the proxy's limit raised (nginx: client_max_body_size)",
+    ),
+    502: _NO_ANSWER,
+    503: _NO_ANSWER,
+    504: _NO_ANSWER,
+}
+"""Code, message and hint for what proxies say in words of their own."""
+_SAID_BY_A_STRANGER: Final = (
+    FOREIGN,
+    "this is no answer of a relay: something on the way refused",
+    "check the link's address, and the proxies between here and the relay",
+)
 
 WarningSink = Callable[[str], None]
 
@@ -216,7 +240,7 @@ class RelayApi:
         try:
             answer = self._get(wire.session(self.session_id), auth=False, limit=2 * MANIFEST_BYTES)
         except RelayError as error:
-            if error.status in (404, 410):
+            if _is_gone(error):
                 raise SessionClosed(
                     f"the relay at {self.relay} has no session {self.session_id}",
                     code="session_gone",
@@ -251,7 +275,7 @@ class RelayApi:
         try:
             self._repeat("POST", wire.close(self.session_id))
         except RelayError as error:
-            if error.status not in (404, 410):
+            if not _is_gone(error):
                 raise
 
     def revoke(self, role: str) -> None:
@@ -310,6 +334,8 @@ class RelayApi:
 
     def end_of_session(self, error: RelayError) -> RelayError | SessionClosed:
         """What a refusal on events or a stream means: 401 cut off, 404 and 410 gone."""
+        if error.code == FOREIGN:
+            return error
         if error.status == 401:
             return SessionClosed(
                 f"the relay does not let this participant into session {self.session_id} any more",
@@ -317,7 +343,7 @@ class RelayApi:
                 hint="it left, or its role was revoked; to join anew, use a valid invite and "
                 "a fresh cache (AIRLOX_CACHE_DIR)",
             )
-        if error.status in (404, 410):
+        if _is_gone(error):
             return SessionClosed(f"session {self.session_id} has ended", code="session_gone")
         return error
 
@@ -339,7 +365,7 @@ class RelayApi:
         try:
             self._repeat("POST", wire.ack(self.session_id, item))
         except RelayError as error:
-            if error.status not in (404, 410):
+            if not _is_gone(error):
                 raise
 
     def want(self, item: str) -> bool:
@@ -494,7 +520,10 @@ class RelayApi:
                 "moved elsewhere",
                 hint="redirects are not followed; the link must name the relay itself",
             )
-        said = _lenient(answer.body, _ErrorAnswer) or _ErrorAnswer(message="no reason given")
+        said = _lenient(answer.body, _ErrorAnswer)
+        if said is None:
+            code, message, hint = _SAID_ON_THE_WAY.get(answer.status, _SAID_BY_A_STRANGER)
+            return RelayError(answer.status, code, message, hint=hint)
         code, message = one_line(said.error) or "error", one_line(said.message)
         return RelayError(answer.status, code, message, hint=_HINTS.get(code))
 
@@ -553,6 +582,10 @@ def parse_event(raw: msgspec.Raw | bytes) -> Event | None:
         numbered = _lenient(raw, _Numbered)
         event = Event(numbered.seq, "malformed", {}) if numbered is not None else None
     return event if event is not None and event.seq >= 0 else None
+
+
+def _is_gone(error: RelayError) -> bool:
+    return error.status in (404, 410) and error.code != FOREIGN
 
 
 def _may_help_later(error: ConnectionLost | RelayError) -> bool:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.deadline import Deadline
+from airlox.client.relay_api import FOREIGN
 from airlox.errors import ConnectionLost, ProtocolError, RelayError
 from airlox.protocol.sse import SseEvent, SseParser
 
@@ -189,7 +190,7 @@ class Feed:
     def _fail(self, error: ConnectionLost | RelayError, deadline: Deadline) -> None:
         """What the failure of an opening or of a question for news means. Raises what is final."""
         if isinstance(error, RelayError):
-            if error.status != 429 and error.status < 500:
+            if error.status != 429 and error.status < 500 and error.code != FOREIGN:
                 raise error
         elif error.code == "tls":
             raise error

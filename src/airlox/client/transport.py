@@ -23,7 +23,13 @@ from typing import Final
 
 import msgspec
 
-from airlox.client.connection import IDLE_TIMEOUT_S, Connection, parse_address, proxy_for
+from airlox.client.connection import (
+    IDLE_TIMEOUT_S,
+    Connection,
+    ProxyRefused,
+    parse_address,
+    proxy_for,
+)
 from airlox.client.deadline import Deadline
 from airlox.errors import ConnectionLost, LimitError
 
@@ -246,13 +252,26 @@ class Transport:
             return ConnectionLost(
                 f"the certificate of {where} does not verify: {error}",
                 code="tls",
-                hint="check the address; a private authority is named by SSL_CERT_FILE",
+                hint="check the address; for a private authority set SSL_CERT_FILE to the file of "
+                "its root certificate",
             )
+        if isinstance(error, ProxyRefused):
+            return ConnectionLost(
+                f"no way to the relay at {where}: {one_line(str(error))}",
+                code="proxy",
+                hint="it wants a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
+                if error.wants_login
+                else "it must allow CONNECT to the relay; NO_PROXY names hosts that need no proxy",
+            )
+        if self._proxy is not None:
+            where = f"{where} through the proxy at {self._proxy.label}"
         # may hold what the other end said
         reason = one_line(getattr(error, "strerror", None) or str(error))
         return ConnectionLost(
             f"no connection to the relay at {where}: {reason or type(error).__name__}",
-            hint="check that the address is right and the relay is running",
+            hint="check that the address is right and the relay is running"
+            if self._proxy is None
+            else "check HTTPS_PROXY and the address, and that the relay is running",
         )
 
 

@@ -110,8 +110,10 @@ class Contact:
             async with self._counting:
                 await self._bench.threads.call(self._heartbeat)
         except (ConnectionLost, RelayError) as error:
-            if isinstance(error, RelayError) and error.status in (401, 404, 410):
-                self._end_with(self._bench.link.api.end_of_session(error))
+            api = self._bench.link.api
+            ended = api.end_of_session(error) if isinstance(error, RelayError) else error
+            if isinstance(ended, SessionClosed):
+                self._end_with(ended)
             else:
                 self._complain("no heartbeat reached the relay", error)
         else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from airlox.client.deadline import Deadline
+from airlox.client.relay_api import FOREIGN
 from airlox.errors import AirloxError, ConnectionLost, RelayError, StorageError
 
 FIRST_WAIT_S: Final = 0.5
@@ -34,7 +35,7 @@ def waits(chance: Callable[[], float] = random.random) -> Iterator[float]:
 def may_pass(error: AirloxError) -> bool:
     """Whether the same call may succeed later."""
     if isinstance(error, RelayError):
-        return error.status in _LATER
+        return error.status in _LATER or error.code == FOREIGN
     if isinstance(error, StorageError):
         return error.code == "disk_full"
     return isinstance(error, ConnectionLost) and error.code != "closed"
