@@ -516,6 +516,38 @@ def test_rates_are_held(world: World) -> None:
         assert 429 in statuses
 
 
+def test_joins_of_strangers_keep_nobody_out() -> None:
+    with RelayThread(joins_per_minute=1) as relay:
+        http, world = Http(relay.url), new_world()
+        create(http, world)
+        path = wire.participants(world.keys.session_id)
+        for _ in range(5):
+            stranger = new_world().person(Role.OWNER)
+            assert http.ask("POST", path, stranger.join).error == "400 invalid_join"
+        join(http, world.person(Role.OWNER))
+
+
+def test_creating_too_often_costs_the_relay_no_body() -> None:
+    with RelayThread(creates_per_minute=1) as relay:
+        http = Http(relay.url)
+        create(http, new_world())
+        assert http.ask("POST", wire.SESSIONS, b"x" * (2 << 20)).error == "429 rate_limited"
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_a_proxy_on_this_machine_names_its_clients(behind_proxy: bool) -> None:
+    with RelayThread(creates_per_minute=1, behind_proxy=behind_proxy) as relay:
+        http = Http(relay.url)
+
+        def created(forwarded: str) -> int:
+            document = new_world().document
+            return http.ask("POST", wire.SESSIONS, document, x_forwarded_for=forwarded).status
+
+        assert created("198.51.100.1") == 201
+        assert created("198.51.100.2") == 201
+        assert created("198.51.100.9, 198.51.100.2") == 429  # the client's own claim counts not
+
+
 # ── blobs come and go ────────────────────────────────────────────────────────────────────────
 
 

@@ -1,18 +1,23 @@
-"""Answers in one packet; heads that are too large or too slow."""
+"""Answers in one packet; heads too large or too slow; how many connections, and their ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from airlox.protocol import wire
+from airlox.protocol.keys import Role
 from airlox.relay import connection
+from airlox.relay.config import Config
 from airlox.relay.connection import HEAD_BYTES, JOINED_BYTES, JoinedWrites
-from support.relay import Http, RelayThread
+from airlox.relay.server import most_connections
+from support.relay import Http, RelayThread, create, join, new_world, until
 
 
 class Transport:
@@ -138,3 +143,52 @@ def test_a_large_body_is_not_a_large_head(relay: RelayThread) -> None:
         request = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n"
         line.sendall(request * 2 + request.replace(b"host", b"connection: close\r\nhost"))
         assert all_of(line).count(b"HTTP/1.1 200") == 3
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stream_with_a_request_behind_it_ends_with_its_connection() -> None:
+    """uvicorn tells the newest request only: the stream would be counted for ever."""
+    with RelayThread(keepalive_s=1) as relay:  # nothing is read meanwhile; a write finds it out
+        http, world = Http(relay.url), new_world()
+        create(http, world)
+        owner = join(http, world.person(Role.OWNER))
+        head = f"host: x\r\nauthorization: Bearer {owner.token}\r\n\r\n"
+        with line_to(relay) as line:
+            line.sendall(f"GET {wire.stream(owner.sid)} HTTP/1.1\r\n{head}".encode())
+            while b"event: participant" not in line.recv(65536):
+                pass
+            line.sendall(b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
+            assert relay.relay.core.hub.count == 1
+        until(lambda: relay.relay.core.hub.count == 0, "leaving")
+
+
+def test_connections_beyond_the_limit_are_closed() -> None:
+    with RelayThread(max_connections=3) as relay:
+        held = [line_to(relay) for _ in range(3)]
+        try:
+            for line in held:
+                line.sendall(b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert line.recv(65536).startswith(b"HTTP/1.1 200")
+            with line_to(relay) as fourth:
+                assert all_of(fourth) == b""
+            held.pop().close()
+            until(lambda: answers(relay), "a free place")
+        finally:
+            for line in held:
+                line.close()
+
+
+def answers(relay: RelayThread) -> bool:
+    try:
+        return Http(relay.url).ask("GET", wire.HEALTH).status == 200
+    except OSError:
+        return False
+
+
+def test_connections_leave_descriptors_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(max_connections=1000, max_transfers=10)
+    for allowed, most in ((1_000_000, 1000), (500, 416), (50, 1), (resource.RLIM_INFINITY, 1000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, given=allowed: (given, given))
+        assert most_connections(config) == most

@@ -28,6 +28,7 @@ def _serve(config: Config) -> int:
     from airlox.relay import logs, server
 
     logs.set_up(config.log_level)
+    server.raise_file_limit()
     # The server library raises the signal that stopped it once more when it has stopped.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))

@@ -22,8 +22,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 DRAIN_BYTES: Final = 64 << 20
+WHOLE_BODY: Final = "airlox.whole_body"
+"""In a request's scope when all of its body has come: reading it then waits for nobody."""
 JSON: Final = (b"content-type", b"application/json")
 NO_STORE: Final = (b"cache-control", b"no-store")
+ADDRESS_CHARS: Final = 64
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     # for proxies on the way: neither keep nor compress it, and (nginx) pass each piece on at once
@@ -39,7 +42,8 @@ class Disconnected(Exception):
 class RequestBody:
     """The body of a request as it comes. The time for it grows with its expected size."""
 
-    def __init__(self, receive: Receive, config: Config) -> None:
+    def __init__(self, scope: Scope, receive: Receive, config: Config) -> None:
+        self._scope = scope
         self._receive = receive
         self._config = config
         self._deadline = 0.0
@@ -53,10 +57,7 @@ class RequestBody:
     async def read(self) -> bytes:
         """The next bytes; empty at the end. Raises TimeoutError, Disconnected."""
         while not self.is_done:
-            if not self._deadline:
-                self.expect(0)
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
+            message = await self._next_message()
             if message["type"] != "http.request":
                 raise Disconnected
             self.is_done = not message.get("more_body", False)
@@ -64,6 +65,14 @@ class RequestBody:
             if body:
                 return body
         return b""
+
+    async def _next_message(self) -> Message:
+        if WHOLE_BODY in self._scope:
+            return await self._receive()  # a timer would cost more than this
+        if not self._deadline:
+            self.expect(0)
+        async with asyncio.timeout_at(self._deadline):
+            return await self._receive()
 
     async def all(self, limit_bytes: int) -> bytes:
         """The whole body. Raises Refusal `too_large`."""
@@ -98,7 +107,7 @@ class Call:
         self.scope = scope
         self.method: str = scope["method"]
         self.parts: list[str] = []
-        self.body = RequestBody(receive, config)
+        self.body = RequestBody(scope, receive, config)
         self.has_begun = False
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
@@ -115,10 +124,15 @@ class Call:
         """The item, job, runner or role the path names."""
         return self.parts[2]
 
-    @property
-    def address(self) -> str:
+    def address(self, behind_proxy: bool) -> str:
+        """Where the request comes from. A proxy is believed when there is to be one, or when it
+        runs on this machine."""
         client = self.scope.get("client")
-        return str(client[0]) if client else ""
+        peer = str(client[0]) if client else ""
+        if behind_proxy or peer in ("127.0.0.1", "::1"):
+            forwarded = self.header("x-forwarded-for") or peer
+            return forwarded.rpartition(",")[2].strip()[:ADDRESS_CHARS]
+        return peer
 
     def header(self, name: str) -> str | None:
         wanted = name.encode("ascii")

@@ -72,6 +72,9 @@ class Config:
     max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
     max_item_bytes: int = _count(100 * MIB, 1, limits.ITEM_BYTES, "largest item of a session")
     # rates, per minute or second
+    behind_proxy: bool = _flag(
+        False, "all clients come through a proxy that names them in X-Forwarded-For"
+    )
     creates_per_minute: int = _count(60, 0, 1_000_000, "new sessions per address; 0 is no limit")
     joins_per_minute: int = _count(240, 0, 1_000_000, "joins per session; 0 is no limit")
     posts_per_second: int = _count(

@@ -1,19 +1,28 @@
-"""What a connection needs beyond uvicorn: answers in one packet, and bounds on a request's head.
+"""What a connection needs beyond uvicorn: answers in one packet, bounds, a known end.
 
 uvicorn hands the head of an answer to its transport before it knows the body, and uvloop sends
 at once: two system calls, two packets, and a client that is woken twice, for every answer. Here
 what is written in one turn of the event loop is sent together at its end.
 
 uvicorn also waits for the end of a head for ever and however long it grows. Here it may have so
-many bytes and so much time; the time of an idle connection between requests is uvicorn's.
+many bytes and so much time; the time of an idle connection between requests is uvicorn's. It
+refuses requests beyond a number of connections, but holds the connections; here they are closed.
+
+And it tells only the newest request of a connection that the other end has gone. A stream with
+another request behind it would stay open for ever, its runner online; here every one is told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from airlox.relay.call import WHOLE_BODY
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 JOINED_BYTES: Final = 64 << 10
 """More than this is sent at once, so that a slow reader is noticed as it would be without us."""
@@ -54,21 +63,34 @@ class JoinedWrites:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with both."""
+    """uvicorn's protocol with all of this."""
 
     _awaits_head = True
     _has_just_ended = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _served: RequestResponseCycle | None = None
+    """The request that is being answered; `cycle` is the newest one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         joined = JoinedWrites(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, joined))
         self._head_timer = self.loop.call_later(HEAD_S, self._give_up)
+        most = self.limit_concurrency
+        if most is not None and len(self.connections) >= most:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        served = self._served
+        if served is not None and not served.response_complete:
+            served.disconnected = True
+            served.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         self._has_just_ended = False
@@ -90,6 +112,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self.scope[WHOLE_BODY] = True  # type: ignore[typeddict-unknown-key]
         self._awaits_head = True
         self._has_just_ended = True
 

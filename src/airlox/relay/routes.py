@@ -49,8 +49,9 @@ def _enter_as_runner(relay: Relay, call: Call) -> tuple[Session, Participant]:
 
 
 async def create(relay: Relay, call: Call) -> None:
-    document = await call.text(limits.MANIFEST_BYTES)
-    sid = await relay.core.create(document, call.address)
+    # Before the body is read: whoever asks too often is not to fill the memory either.
+    relay.core.quotas.take_create(call.address(relay.core.config.behind_proxy))
+    sid = await relay.core.create(await call.text(limits.MANIFEST_BYTES))
     await call.answer_json({"session_id": sid}, 201)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +24,14 @@ from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
 from airlox.relay.store.memory import MemoryStore
 
+log = logging.getLogger("airlox.relay")
+
 KEEP_ALIVE_S: Final = 75
 """Longer than clients keep a connection in their pools, so that it does not die under one."""
 GRACE_S: Final = 1
 BACKLOG: Final = 2048
+STORE_FILES: Final = 64
+"""Descriptors kept for journal, logs and pools, beside those of large bodies under way."""
 
 
 def make_store(config: Config) -> Store:
@@ -62,6 +67,28 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def raise_file_limit() -> None:
+    """Lets this process have as many descriptors as the system allows it."""
+    if sys.platform != "win32":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def most_connections(config: Config) -> int:
+    """As many as are allowed and leave the store enough descriptors."""
+    if sys.platform == "win32":
+        return config.max_connections
+    import resource
+
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return config.max_connections
+    return min(config.max_connections, max(1, allowed - STORE_FILES - 2 * config.max_transfers))
+
+
 class _Server(uvicorn.Server):
     """Ends the streams before it waits for connections to finish."""
 
@@ -92,6 +119,9 @@ class RelayServer:
         self.relay = Relay(config, make_store(config), clock)
         self.url = address_of(listener)
         self._listener = listener
+        connections = most_connections(config)
+        if connections < config.max_connections:
+            log.info("the limit of open files is the limit", extra={"connections": connections})
         self._uvicorn = uvicorn.Config(
             App(self.relay, version),
             http=Connection,
@@ -99,10 +129,11 @@ class RelayServer:
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
-            limit_concurrency=config.max_connections,
+            limit_concurrency=connections + 1,
             backlog=BACKLOG,
         )
         self._server: _Server | None = None
@@ -134,7 +165,7 @@ def run(server: RelayServer, on_ready: Callable[[], None] = lambda: None) -> Non
         runner.run(server.serve(on_ready))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _rarer_collections() -> Iterator[None]:
     """Sessions are many small objects that live long and form no cycles: looking through all of
     them for garbage every few hundred allocations costs a tenth of the time, in long pauses."""

@@ -154,9 +154,8 @@ class Core:
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, document: str, address: str) -> SessionId:
+    async def create(self, document: str) -> SessionId:
         """Opens the session of a signed manifest. Raises Refusal."""
-        self.quotas.take_create(address)
         self.quotas.check_disk()
         try:
             manifest = parse_manifest(document)
@@ -244,12 +243,13 @@ class Core:
 
         A known join gets its token again only with the secret that was given the first time.
         """
-        self.quotas.take_join(session)
         try:
             join = parse_join(document, session.manifest)
             secret_bytes = None if secret is None else b64u_decode(secret, TOKEN_BYTES)
         except ProtocolError as error:
             raise refuse("invalid_join", error) from None
+        # Only joins that verify count: strangers must not keep out who holds an invite.
+        self.quotas.take_join(session)
         token = self._token(document, secret_bytes)
         async with session.lock:
             known = session.participants.get(join.participant_pub)
