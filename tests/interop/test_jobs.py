@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 from PIL import Image
 
+from airlox import Session
+from airlox.errors import JobRefused
 from support import old, parts
 from support.archives import Member, build_zip
 from support.commands import Cli
@@ -299,3 +301,56 @@ def test_their_runner_in_its_own_sandbox(execute_room_by: RoomMaker) -> None:
     with room.runner(Side.THEIRS, sandboxed=True):
         bench = Bench(room, room.person("sender", Side.OURS), Side.THEIRS)
         assert bench.run("import os; print(os.getcwd())")["stdout"] == "/work\n"
+
+
+@pytest.mark.slow
+class TestSdk:
+    def test_theirs_on_our_runner(self, workshops: Workshops) -> None:
+        bench = workshops.bench(Side.THEIRS, Side.OURS, Side.THEIRS)
+        link = bench.room.links["sender"]
+        seen = old.sdk(
+            """
+with Session.join(given["link"], cache_dir=given["cache"]) as s:
+    notes = s.send_file(b"# n", name="n.md")
+    code = (
+        "import os; print(open('n.md').read()); "
+        "open(os.environ['AIRLOX_OUT'] + '/a.txt', 'w').write('made')"
+    )
+    done = s.run_python(code, files=[notes], runner="box").wait()
+    out = done.out_file("out.zip")
+    try:
+        s.run_python("pass", labels=["violet"])
+    except NoRunnerAvailable as error:
+        refused = error.job.id
+    endless = s.run_python("while True: pass")
+    endless.cancel()
+    answer = {
+        "done": [done.ok, done.stdout, done.signed, len(out.data) == out.size],
+        "cancelled": endless.wait().status,
+        "refused": len(refused),
+        "idle": [r.idle for r in s.runners()],
+    }
+""",
+            link=link,
+            cache=bench.room.folder / "sdk",
+        )
+        assert seen["done"] == [True, "# n\n", True, True]
+        assert (seen["cancelled"], seen["refused"], seen["idle"]) == ("cancelled", 22, [True])
+
+    def test_ours_on_their_runner(self, workshops: Workshops) -> None:
+        bench = workshops.bench(Side.THEIRS, Side.THEIRS, Side.OURS)
+        cache = bench.room.folder / "sdk"
+        with Session.join(bench.room.links["sender"], cache_dir=cache) as session:
+            notes = session.send_file(b"# n", name="n.md")
+            code = (
+                "import os; print(open('n.md').read()); "
+                "open(os.environ['AIRLOX_OUT'] + '/a.txt', 'w').write('made')"
+            )
+            done = session.run_python(code, files=[notes], runner="box").wait(60)
+            assert (done.status, done.stdout, done.signed) == ("completed", "# n\n", True)
+            assert [out.name for out in done.out_files] == ["out.zip"]
+            with pytest.raises(JobRefused):
+                session.run_python("pass", labels=["violet"])
+            endless = session.run_python("while True: pass")
+            endless.cancel()
+            assert endless.wait(60).status == "cancelled"

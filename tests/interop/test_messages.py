@@ -23,10 +23,12 @@ ALLOWED_CHUNKS = {
     "image/webp": {"VP8", "VP8L", "VP8X"},
 }
 TEXT = "Grüße — *Markdown*, 日本語, \\u202e is not sent raw\n\ttwo lines"
+QUICK = [(Side.OURS, Side.THEIRS, Side.OURS), (Side.THEIRS, Side.OURS, Side.THEIRS)]
 MIXES = [
-    pytest.param(*mix, id=names_of(mix), marks=[] if mix[0] != mix[1] else [pytest.mark.slow])
+    pytest.param(*mix, id=names_of(mix), marks=[] if mix in QUICK else [pytest.mark.slow])
     for mix in mixes(3)
 ]
+"""Owner, sender, observer."""
 
 
 def image(kind: str) -> bytes:
@@ -104,6 +106,7 @@ def test_every_type_reaches_everybody(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", EITHER)
 def test_our_json_has_every_key_of_theirs(room_by: RoomMaker, by: Side, tmp_path: Path) -> None:
     room = room_by(by)
@@ -154,6 +157,7 @@ def test_what_is_sent_is_watched_as_it_comes(
         assert watching.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", EITHER)
 class TestWhatIsNotAllowed:
     """Refused with a word of why, and nothing is left behind."""
