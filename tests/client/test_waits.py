@@ -4,6 +4,7 @@ it is closed; the relay's `failed` ends it, and a signed result is believed and 
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,6 +191,7 @@ class TestAStream:
         scene.relay.answers[what] = getattr(scene.relay, how)
         Thread(lambda: list(scene.stream(0.3))).outcome()
         assert scene.relay.asked.is_set()
+        assert scene.warnings == []
 
     @STALLS
     @pytest.mark.parametrize("what", ["events", "blob", "ack", "stream"])
@@ -239,6 +241,7 @@ class TestAJob:
         assert isinstance(error, WaitTimeout)
         assert error.code == "timeout"
         assert scene.relay.asked.is_set()
+        assert scene.warnings == []
 
     @STALLS
     @pytest.mark.parametrize("end", ["close", "disconnect"])
@@ -257,6 +260,26 @@ class TestAJob:
         error = waiter.outcome()
         assert isinstance(error, WaitTimeout)
         assert error.code == "closed"
+        assert scene.warnings == []
+
+    @pytest.mark.parametrize("what", ["events", "job", "stream"])
+    def test_ctrl_c_ends_it(self, scene: Scene, what: str) -> None:
+        job = scene.job()
+        scene.relay.answers[job.id if what == "job" else what] = scene.relay.stall
+        main = threading.main_thread().ident
+        assert main == threading.get_ident()
+
+        def interrupt() -> None:
+            if scene.relay.asked.wait(PATIENT_S):
+                signal.pthread_kill(main, signal.SIGINT)
+
+        hand = Thread(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            job.wait(600)
+        hand.outcome()
+        # and nothing is left in a bad state
+        scene.relay.answers["events"] = lambda peer, request: peer.answer(200, {"events": []})
+        assert scene.core.api.events() == []
 
     def test_each_wait_can_be_ended_alone(self, scene: Scene) -> None:
         job = scene.job()

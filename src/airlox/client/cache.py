@@ -97,8 +97,16 @@ class SessionCache:
             safefs.make_private_dir(folder)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the cache against other processes. Not reentrant. Raises StorageError."""
+        """Hold the event log against other processes, for as long as writing it takes."""
         return file_lock(self._path(".lock"), f"the cache {self.folder}")
+
+    def joining(self) -> AbstractContextManager[None]:
+        """Hold the right to join from this cache, so that two processes become one participant.
+
+        Apart from `locked`, since joining waits for the relay. Neither is reentrant; both raise
+        StorageError.
+        """
+        return file_lock(self._path(".join"), f"the cache {self.folder}")
 
     # -- who ---------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ def create(
     with _connected(invite, on_warning) as api:
         cache.make()  # first: a session whose owner cannot be kept is better not made
         _create(api, manifest)
-        with cache.locked():
+        with cache.joining():
             return _join(invite, verified, profile, api, cache)
 
 
@@ -111,7 +111,7 @@ def enter(
         manifest = parse_manifest(api.fetch_manifest())
         check_invite(invite, manifest)
         cache.make()
-        with cache.locked():
+        with cache.joining():
             # another process of this participant may have joined meanwhile
             known = _resume(invite, name, api, cache, manifest)
             return known or _join(invite, manifest, profile, api, cache)
@@ -121,7 +121,7 @@ def rejoin(membership: Membership, profile: Profile) -> Membership:
     """Join again with a fresh key, when the token of the cached identity works no more."""
     cache = membership.cache
     cache.make()
-    with cache.locked():
+    with cache.joining():
         return _join(membership.invite, membership.manifest, profile, membership.api, cache)
 
 
@@ -182,7 +182,7 @@ def _resume(
 def _join(
     invite: Invite, manifest: Manifest, profile: Profile, api: RelayApi, cache: SessionCache
 ) -> Membership:
-    """Join with a fresh key and keep the identity. The cache is locked."""
+    """Join with a fresh key and keep the identity. `cache.joining` is held."""
     for tries in range(JOIN_TRIES):
         key = SigningKey.from_seed(os.urandom(KEY_BYTES))
         signed = _sign(invite, manifest, profile, key)
