@@ -98,7 +98,7 @@ async def execute(bench: Bench, running: Running, arrived: asyncio.Event) -> str
     `arrived` is set whenever the relay tells of a pack of this job.
     """
     if bench.link.was_run(running.job):
-        return None
+        return None  # its answer is out, or on its way
     try:
         order = await bench.threads.call(bench.link.order, running.job)
     except Unverified as fault:
@@ -417,6 +417,7 @@ async def _deliver(bench: Bench, running: Running, answer: Answer, files: Gather
     outbox = bench.link.outbox
     parcel = await asyncio.to_thread(answers.seal, outbox, bench.manifest, answer, files.files)
     running.answered = True
+    await asyncio.to_thread(bench.link.note_answered, running.job)
     await asyncio.to_thread(bench.spool.add, parcel)
     said = str(answer.cause.kind)
     return f"{said} {answer.exit_code}" if answer.exit_code is not None else said

@@ -86,6 +86,7 @@ class Link:
         self._on_warning = on_warning
         self._done_path = os.path.join(membership.cache.folder, f"jobs-done-{name}.txt")
         self._done = _read_done(self._done_path)
+        self._answered: set[ItemId] = set()
         self._tidied: set[ItemId] = set()
         self._lock = threading.Lock()
 
@@ -256,14 +257,24 @@ class Link:
     # ── never the same job twice ────────────────────────────────────────────────────────────
 
     def was_run(self, job: ItemId) -> bool:
+        """Whether this runner carried the job out, or answered it."""
         with self._lock:
-            return job in self._done
+            return job in self._done or job in self._answered
 
     def note_run(self, job: ItemId) -> None:
         """On the disk before the job starts. Raises StorageError."""
-        safefs.append_line(self._done_path, job.encode())
         with self._lock:
+            if job in self._done:
+                return
+            safefs.append_line(self._done_path, job.encode())
             self._done.add(job)
+
+    def note_answered(self, job: ItemId) -> None:
+        """On the disk if that has room: a relay that gives the job again gets no second answer."""
+        with self._lock:
+            self._answered.add(job)
+        with suppress(StorageError):
+            self.note_run(job)
 
     # ── full sessions ───────────────────────────────────────────────────────────────────────
 
