@@ -17,6 +17,8 @@ from airlox.errors import JobRefused
 from airlox.protocol.limits import OUTPUT_BYTES
 from support.images import build_png
 from support.machines import RelayProgram, RunnerProgram
+from support.ordinary import folder_of
+from support.parts import require
 
 RUNTIME = f"python3.{sys.version_info[1]}"
 WAIT_S = 60.0
@@ -360,6 +362,41 @@ class TestApprovalAndKinds:
             session.close()
             assert runner.wait() == 0
         assert not list((tmp_path / "runner/runner").glob("ax_*/box"))
+
+
+class TestJobUser:
+    """Without walls, but as a user of its own."""
+
+    def test_jobs_run_as_that_user(self, relay: RelayProgram, tmp_path: Path) -> None:
+        require("root")
+        with (
+            folder_of(0) as work_root,
+            new_session(relay, tmp_path) as session,
+            RunnerProgram(
+                session.invites["runner"],
+                tmp_path / "runner",
+                job_user="nobody",
+                work_root=str(work_root / "jobs"),
+            ) as runner,
+        ):
+            runner.note("ready")
+            script = "id -un; echo x > made; cat made; cp made $AIRLOX_OUT; touch ~/kept"
+            result = session.run_shell(script, runner="box").wait(WAIT_S)
+            assert result.stdout == "nobody\nx\n", result
+            assert result.read("made") == b"x\n"
+            assert session.run_shell("ls ..; ls ../..", runner="box").wait(WAIT_S).exit_code != 0
+            assert runner.stop() == 0
+
+    def test_a_way_that_is_closed_to_it_is_told_before_the_first_job(
+        self, relay: RelayProgram, tmp_path: Path
+    ) -> None:
+        require("root")
+        tmp_path.chmod(0o700)
+        with new_session(relay, tmp_path) as session:
+            options = {"job_user": "nobody"}
+            with RunnerProgram(session.invites["runner"], tmp_path / "runner", **options) as runner:
+                assert runner.wait() == 1
+            assert runner.notes("error")[0]["code"] == "work_root_closed"
 
 
 class TestConcurrency:

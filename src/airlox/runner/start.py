@@ -7,6 +7,7 @@ and last of all the join: nothing is said in the session by a runner that could 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -31,7 +32,7 @@ from airlox.runner.packages import NO_RUNTIME, PythonSupply
 from airlox.runner.patience import patiently
 from airlox.runner.spool import Spool
 from airlox.runner.threads import Threads
-from airlox.runner.workspace import Workspaces
+from airlox.runner.workspace import Workspaces, open_way
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Report, Sandbox, SandboxOptions
 from airlox.sandbox.collect import remove_tree
@@ -91,6 +92,10 @@ def _prepare(
     swept = state.sweep()
     if swept.jobs:
         say(Note("warning", f"ended what an earlier runner left of {len(swept.jobs)} job(s)"))
+    owner = sandbox.owner()
+    passable = options.sandbox == facts.PROCESS and owner is not None
+    if passable:
+        _open_ways(options, folder)
     python, kinds, version = _supply(options, manifest, session, say)
     slots = options.concurrency if manifest.is_full else 1
     if slots != options.concurrency:
@@ -111,7 +116,8 @@ def _prepare(
         workspaces=Workspaces(
             state,
             folder,
-            sandbox.owner(),
+            owner,
+            passable=passable,
             quota_bytes=options.workspaces_bytes,
             days=options.workspace_days,
         ),
@@ -242,6 +248,23 @@ def _open_sandbox(options: RunnerOptions, folder: Path, say: Say) -> tuple[Sandb
         )
         say(Note("warning", text))
     return sandbox, report
+
+
+def _open_ways(options: RunnerOptions, folder: Path) -> None:
+    """Without walls a job comes to its folders by their own paths, as another user.
+
+    Raises UsageError when a folder above ours is in its way.
+    """
+    ours = (folder, *(path for path in folder.parents if path.is_relative_to(options.jobs_root)))
+    for path in ours:
+        open_way(path)
+    for path in options.jobs_root.parents:
+        if not path.stat().st_mode & stat.S_IXOTH:
+            raise UsageError(
+                f"jobs run as {options.job_user}, who may not pass through {path}",
+                code="work_root_closed",
+                hint="name a folder with an open way by --work-root, such as /srv/airlox",
+            )
 
 
 def _supply(

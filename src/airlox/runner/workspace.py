@@ -88,16 +88,25 @@ class Workspaces:
     """The folders of one runner. `owner` is the uid and gid that jobs run as, None for ours."""
 
     def __init__(
-        self, state: StateFolder, folder: Path, owner: Owner, *, quota_bytes: int, days: int
+        self,
+        state: StateFolder,
+        folder: Path,
+        owner: Owner,
+        *,
+        quota_bytes: int,
+        days: int,
+        passable: bool = False,
     ) -> None:
+        """`passable`: jobs come by the folders' own paths, as a user who may not look around."""
         self._state = state
         self._runs = folder / "run"
         self._spaces = folder / "workspaces"
         self._owner = owner
         self._quota_bytes = quota_bytes
         self._days = days
+        self._passable = passable
         for made in (self._runs, self._spaces):
-            safefs.make_private_dir(made)
+            self._make(made)
 
     @asynccontextmanager
     async def for_job(
@@ -110,12 +119,12 @@ class Workspaces:
         job = self._runs / _job_name(running.job)
         await asyncio.to_thread(self._state.discard, job)
         try:
-            safefs.make_private_dir(job)
+            self._make(job)
             if not kept:
                 yield self._own_places(job)
                 return
             space = self._spaces / sha256_hex(sender.encode())[:32]
-            safefs.make_private_dir(space)
+            self._make(space)
             with await self._locked(space, running):
                 if fresh:
                     await asyncio.to_thread(self._empty, space)
@@ -138,6 +147,11 @@ class Workspaces:
                 total -= used.size_bytes
                 removed.append(space)
         return removed
+
+    def _make(self, folder: Path) -> None:
+        safefs.make_private_dir(folder)
+        if self._passable:
+            open_way(folder)
 
     def _remove(self, space: Path) -> bool:
         lock = _try_lock(space)
@@ -188,6 +202,14 @@ class Workspaces:
         except OSError as e:
             raise storage_error("make the folder of a job", e) from None
         return path
+
+
+def open_way(folder: Path) -> None:
+    """Let everyone pass through a folder of ours; what is in it keeps to itself."""
+    try:
+        folder.chmod(0o711)
+    except OSError as e:
+        raise storage_error("open the way to the folders of jobs", e) from None
 
 
 def _job_name(job: ItemId) -> str:
