@@ -138,6 +138,20 @@ def give(folder: Path, uid: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("runner_side", "newcomer_side"), MIXES)
+def test_newcomers_trust_a_runner_that_was_approved_before(
+    execute_room_by: RoomMaker, runner_side: Side, newcomer_side: Side
+) -> None:
+    """The approval stays on the relay although everybody who was there has it."""
+    room = execute_room_by(Side.THEIRS)
+    with room.runner(runner_side):
+        assert run(room.owner)["status"] == "completed"  # the runner has seen its approval
+        for number in range(2):
+            newcomer = room.person("sender", newcomer_side, f"newcomer-{number}")
+            assert run(newcomer, "--runner", "box", "--wait", "20s")["status"] == "completed"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("runner_side", EITHER)
 def test_a_session_without_approval(execute_room_by: RoomMaker, runner_side: Side) -> None:
     room = execute_room_by(Side.THEIRS, "--no-approval")
