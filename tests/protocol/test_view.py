@@ -92,8 +92,18 @@ def result_of(request: Item, full: bool, **changes: Any) -> job.Result:
 def test_a_message_is_read(room: Room) -> None:
     sender = room.join(Role.SENDER, "agent")
     item = room.read(sender.say("hello"))
-    assert (item.text, item.author_name, item.author.role) == ("hello", "agent", Role.SENDER)
-    assert room.view.items() == [item]
+    assert (item.text, item.author_name, item.author_role) == ("hello", "agent", Role.SENDER)
+    assert (item.name, item.mime, item.refs) == (None, None, ())
+    file = payload.File(mime="text/markdown", name="report.md")
+    posted = sender.post(file, body=b"# Report", subkind="md", refs=[item.ref])
+    read = room.read(posted)
+    assert (read.text, read.name, read.mime, read.refs) == (
+        None,
+        "report.md",
+        "text/markdown",
+        (item.ref,),
+    )
+    assert room.view.items() == [item, read]
 
 
 def test_unknown_and_repeated_events_do_nothing(room: Room) -> None:

@@ -115,8 +115,16 @@ class Item(msgspec.Struct, frozen=True):
         return self.envelope.header.created_at_ms
 
     @property
+    def refs(self) -> tuple[ItemRef, ...]:
+        return self.envelope.header.refs
+
+    @property
     def author_name(self) -> str:
         return self.author.name
+
+    @property
+    def author_role(self) -> Role:
+        return self.author.role
 
     @property
     def text(self) -> str | None:
@@ -127,6 +135,11 @@ class Item(msgspec.Struct, frozen=True):
     def name(self) -> str | None:
         """The name of a file item."""
         return self.meta.name if isinstance(self.meta, File) else None
+
+    @property
+    def mime(self) -> str | None:
+        """The MIME type of a file item."""
+        return self.meta.mime if isinstance(self.meta, File) else None
 
 
 class ItemStatus(StrEnum):
