@@ -40,6 +40,8 @@ _HINTS = {
     "disk_full": "free space on that disk and try again",
     "denied": "check who owns it and may write there, or choose another folder",
 }
+TEMPORARY = ".tmp-"
+"""Start of the names of files that `write_private` has not finished."""
 _NAME_BYTES = 255
 _MOST_SUFFIXES = 9_999
 _READ_STEP_BYTES = 1 << 20
@@ -55,7 +57,7 @@ def write_private(path: AnyPath, data: bytes, *, mode: int = 0o600) -> None:
         folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as e:
         raise _storage_error("open folder", folder, e) from None
-    temporary = f".tmp-{os.urandom(8).hex()}"
+    temporary = TEMPORARY + os.urandom(8).hex()
     try:
         _write_new(temporary, data, mode, dir_fd=folder_fd)
         try:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airlox import safefs
 from airlox.client import cache as cache_module
 from airlox.client.cache import Identity, SessionCache, default_root, sweep
 from airlox.client.filelock import file_lock
@@ -282,6 +283,20 @@ class TestSweep:
         os.utime(tmp_path / ".swept", (0, 0))
         sweep(str(tmp_path), NOW_MS + 2 * HOUR_MS)
         assert not expired.exists()
+
+    def test_what_killed_processes_left_goes(self, tmp_path: Path) -> None:
+        cache = SessionCache(tmp_path, SID)
+        cache.make()
+        cache.save_blob("kept", b"x")
+        blobs = Path(cache.folder, "blobs")
+        old, young = blobs / f"{safefs.TEMPORARY}old", blobs / f"{safefs.TEMPORARY}young"
+        for path in (old, young):
+            path.write_bytes(b"half")
+        long_ago = NOW_MS / 1000
+        for path in (old, blobs / "kept"):
+            os.utime(path, (long_ago, long_ago))
+        sweep(str(tmp_path), NOW_MS)
+        assert sorted(os.listdir(blobs)) == [young.name, "kept"]
 
     def test_it_never_raises(self, tmp_path: Path) -> None:
         sweep(str(tmp_path / "missing"), NOW_MS)

@@ -45,6 +45,7 @@ class LyingRelay:
         self.status: dict[str, object] = {"state": "running"}
         self.asked = threading.Event()
         """Something stalls."""
+        self.streaming = threading.Event()
         self.release = threading.Event()
         self.answers: dict[str, Answer] = {
             "events": lambda peer, request: peer.answer(200, self.events(request)),
@@ -60,6 +61,8 @@ class LyingRelay:
 
     def silent_stream(self, peer: Peer, request: Request) -> None:
         peer.start_stream()
+        peer.chunk(b": here\n\n")
+        self.streaming.set()
         peer.gone()
 
     def stall(self, peer: Peer, request: Request) -> None:
@@ -86,8 +89,8 @@ class LyingRelay:
 class Scene:
     """A sender in an execute session on a lying relay, with an approved runner."""
 
-    def __init__(self, folder: Path) -> None:
-        self.world = World()
+    def __init__(self, folder: Path, *, full: bool = False) -> None:
+        self.world = World(full=full)
         self.line = Timeline()
         self.relay = LyingRelay(self.line)
         self.server = Scripted(self.relay)
@@ -334,6 +337,21 @@ class TestAJob:
         assert (late.status, late.signed, late.exit_code) == ("completed", True, 0)
         # which nothing takes back
         assert job.settle() is job.result() is job.wait(PATIENT_S) is late
+
+    def test_failed_ends_a_wait_on_a_stream_that_keeps_it_to_itself(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """[P-RES-4] In a full session, whose jobs have a stream of their own."""
+        monkeypatch.setattr(follow, "SILENT_S", 0.05)
+        scene = Scene(tmp_path, full=True)
+        with scene.server:
+            job = scene.job()
+            waiter = Thread(lambda: job.wait(600))
+            assert scene.relay.streaming.wait(PATIENT_S)
+            scene.relay.status = {"state": "failed", "reason": "runner_lost"}
+            found = waiter.outcome()
+            scene.core.disconnect()
+        assert (found.status, found.reason, found.signed) == ("failed", "runner_lost", False)
 
     def test_failed_in_the_events_ends_a_wait(self, scene: Scene) -> None:
         """[P-RES-4] By an event, also while the state says something else."""

@@ -257,9 +257,10 @@ class _EventLog:
 
 
 def sweep(root: str, now_ms: int) -> None:
-    """Delete the caches under `root` whose session has expired; at most once an hour.
+    """Delete the caches under `root` whose session has expired, and in the others what killed
+    processes left unfinished; at most once an hour.
 
-    Folders that hold no readable manifest are left alone. Never raises.
+    Folders that hold no readable manifest are not deleted. Never raises.
     """
     with contextlib.suppress(OSError, StorageError):
         marker = os.path.join(root, ".swept")
@@ -273,6 +274,9 @@ def sweep(root: str, now_ms: int) -> None:
             expires_at_ms = _expiry(folder)
             if expires_at_ms is not None and expires_at_ms <= now_ms:
                 _remove_folder(folder)
+            else:
+                for part in ("", "blobs", "state"):
+                    _remove_unfinished(os.path.join(folder, part))
 
 
 def _expiry(folder: str) -> int | None:
@@ -281,6 +285,15 @@ def _expiry(folder: str) -> int | None:
         return msgspec.json.decode(data, type=_ManifestFile).manifest.expires_at_ms
     except (StorageError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def _remove_unfinished(folder: str) -> None:
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            if entry.name.startswith(safefs.TEMPORARY):
+                age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if age_s > SWEEP_EVERY_S:
+                    os.unlink(entry.path)
 
 
 def _remove_folder(folder: str) -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 2.0
 """How often the job's state is asked for where no stream tells it."""
+SILENT_S: Final = 30.0
+"""After this long without an event of the job's stream its state is asked for."""
 END_GRACE_S: Final = 3.0
 """After the result was announced, how long the stream may take to end."""
 WARNINGS: Final = 10
@@ -110,14 +112,18 @@ class Follower:
             until = self._deadline
             while True:
                 try:
-                    event = feed.next(until)
+                    event = feed.next(until.sooner(Deadline.after(SILENT_S)))
                 except SessionClosed as error:
                     # the relay may only lack this stream: the session's own tells
                     self._warn(f"no live output: {error.message}")
                     return False
                 if event is None:
-                    # a stream that stayed open beyond a result says no more: the session's tells
-                    return feed.closed or self._deadline.passed
+                    if feed.closed or until.passed:
+                        # one that stayed open beyond a result says no more: the session's tells
+                        return feed.closed or self._deadline.passed
+                    if self._has_ended():
+                        return True
+                    continue
                 if event.event == EventKind.SEGMENT:
                     yield from self._segment(event)
                 elif event.event == EventKind.LACK:
@@ -125,8 +131,12 @@ class Follower:
                 elif event.event == EventKind.ITEM:
                     until = self._deadline.sooner(Deadline.after(END_GRACE_S))
                 elif event.event == EventKind.END or self._failed(event):
-                    self._catch_up()
-                    return self._job.settle(self._ask(), api=self._api) is not None
+                    return self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Ask what the relay has now, whatever the job's stream says or keeps to itself."""
+        self._catch_up()
+        return self._job.settle(self._ask(), api=self._api) is not None
 
     def _place(self) -> tuple[str, str, int | None]:
         """Session, job, and the byte of its live output to go on at."""
