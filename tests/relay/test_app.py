@@ -20,6 +20,7 @@ from airlox.protocol.item import SealedItem, encode_frame
 from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.manifest import Mode
 from airlox.protocol.payload import File
+from airlox.relay import routes
 from airlox.relay.config import Config
 from airlox.relay.store import blobs
 from support.clock import Clock
@@ -833,6 +834,61 @@ def test_the_audit_trail_tells_the_story_without_secrets(
     assert all(isinstance(line["at_ms"], int) for line in lines)
     for member in (owner, sender, second):
         assert member.token.encode() not in body
+
+
+def test_audit_trails_at_one_time_are_bounded(owner: Member, relay: RelayThread) -> None:
+    gate = relay.relay.core.quotas.audits
+    with gate, gate:
+        assert owner.get(wire.audit(owner.sid)).error == "503 busy"
+    assert owner.get(wire.audit(owner.sid)).status == 200
+
+
+def test_a_full_memory_is_said_before_it_is_full() -> None:
+    with RelayThread(ephemeral_bytes=1 << 20, min_free_bytes=1 << 30) as relay:
+        http, world = Http(relay.url), new_world()
+        create(http, world)
+        owner = join(http, world.person(Role.OWNER))
+        until(lambda: owner.send(file_item(owner.person, b"#" * 50_000)).status == 507, "the end")
+        assert owner.post(wire.leave(owner.sid)).status == 200
+
+
+def test_a_long_audit_trail_comes_whole(owner: Member) -> None:
+    items = [owner.say(f"{n}") for n in range(routes.AUDIT_ENTRIES + 5)]
+    lines = owner.get(wire.audit(owner.sid)).body.splitlines()
+    posted = [json.loads(line)["envelope"] for line in lines if b'"event":"item"' in line]
+    assert posted == [item.envelope for item in items]
+
+
+def test_a_fault_of_one_pass_ends_no_sweeping(
+    relay: RelayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeper = relay.relay.sweeper
+    failures = []
+
+    def fail() -> None:
+        failures.append(1)
+        raise OSError("the folder is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeper, "_check_disk", fail)
+        until(lambda: len(failures) > 2)
+    passes = sweeper.passes
+    until(lambda: sweeper.passes > passes)
+
+
+def test_records_count_for_the_size_of_a_session(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with RelayThread(data=data) as relay:
+        http, world = Http(relay.url), new_world()
+        create(http, world)
+        owner = join(http, world.person(Role.OWNER))
+        item = owner.say("x")
+        held = relay.relay.core.session(owner.sid).record_bytes
+        assert held > len(item.envelope) + len(owner.person.join)
+    with RelayThread(data=data, max_session_bytes=held + len(item.blob)) as relay:
+        assert relay.relay.core.session(owner.sid).record_bytes == held
+        owner.http = Http(relay.url)
+        assert owner.send(owner.person.say("y", at_ms=now_ms())).error == "507 full"
 
 
 def test_a_session_that_cannot_be_read_harms_no_other(

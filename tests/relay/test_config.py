@@ -84,6 +84,12 @@ def test_data_and_ephemeral_exclude_each_other() -> None:
     assert parse(AIRLOX_EPHEMERAL="yes").data is None
 
 
+def test_the_watermark_leaves_a_small_memory_of_use() -> None:
+    assert Config(ephemeral_bytes=4 << 20).watermark_bytes == 1 << 20
+    assert Config(min_free_bytes=5).watermark_bytes == 5
+    assert Config(data="d", ephemeral_bytes=4 << 20).watermark_bytes == 256 << 20
+
+
 def test_unknown_options_and_levels_are_refused() -> None:
     for argv in (["--ephemeral", "--max-item", "3"], ["--ephemeral", "--log-level", "loud"]):
         with pytest.raises(UsageError):

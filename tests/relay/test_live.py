@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -238,6 +239,36 @@ def test_output_of_all_jobs_together_is_bounded() -> None:
         assert relay.relay.live._total_bytes <= 1 << 20
         last = until_last(job)
         assert last.endswith(b"39")
+
+
+def test_new_output_takes_the_place_of_the_output_that_rests() -> None:
+    """Many jobs with one segment each are bounded too."""
+    with RelayThread(live_total_bytes=1 << 20, creates_per_minute=0) as relay:
+        jobs = [Running(relay) for _ in range(12)]
+        for job in jobs:
+            for text in (b"a" * 60_000, b"b" * 60_000):
+                job.print(text)
+        assert relay.relay.live._total_bytes <= 1 << 20
+        assert until_last(jobs[-1]) == b"a" * 60_000 + b"b" * 60_000
+        assert until_last(jobs[0]) == b""
+
+
+def test_a_segment_of_a_runner_that_was_cut_off_meanwhile_is_refused(relay: RelayThread) -> None:
+    """Revoked while its segment was on the way."""
+    job = Running(relay)
+    frame = job.frame(b"late")
+    head = (
+        f"POST {job.path('output')} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        f"authorization: Bearer {job.runner.token}\r\ncontent-length: {len(frame)}\r\n"
+        "expect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection((job.crew.http.host, job.crew.http.port), timeout=20) as line:
+        line.sendall(head.encode())
+        assert line.recv(65536).startswith(b"HTTP/1.1 100")  # its token was good
+        assert job.crew.owner.post(wire.revoke(job.crew.sid, "runner")).status == 200
+        line.sendall(frame)
+        assert line.recv(65536).startswith(b"HTTP/1.1 401")
+    assert relay.relay.live._rings == {}
 
 
 def until_last(job: Running) -> bytes:

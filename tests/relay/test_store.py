@@ -172,6 +172,25 @@ async def test_a_blob_that_comes_back_survives_its_late_deletion(open_store: Ope
             assert await read_blob(store, SID, "blob") == b"1"
 
 
+async def test_a_full_memory_refuses_and_lives_on() -> None:
+    async with running(MemoryStore(100_000)) as store:
+        await store.append(SID, [bytes(10_000)], ("blob", bytes(20_000)))
+        with pytest.raises(StorageError) as caught:
+            await store.append(SID, [b"e"], ("blob-2", bytes(80_000)))
+        assert caught.value.code == "full"
+        with pytest.raises(StorageError) as caught:
+            await upload(store, SID, "big", BIG)
+        assert caught.value.code == "full"
+        assert store.free_bytes() == 70_000
+        await upload(store, SID, "big", BIG[:60_000])
+        await upload(store, SID, "big", BIG[:5_000])
+        assert store.free_bytes() == 65_000
+        store.drop_blob(SID, "big")
+        assert store.free_bytes() == 70_000
+        await store.purge(SID)
+        assert store.free_bytes() == 100_000
+
+
 # ── the disk store over restarts ─────────────────────────────────────────────────────────────
 
 

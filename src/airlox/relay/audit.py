@@ -6,7 +6,7 @@ secrets are in no line, not even hashed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,12 +19,14 @@ from airlox.relay.records import AnyRecord
 _JOB_WORDS = {JobState.RUNNING: "claimed"}
 
 
-def audit_lines(entries: Iterable[AnyRecord]) -> Iterator[bytes]:
-    """One JSON object and a newline for each record that belongs to the trail."""
-    for record in entries:
+def audit_lines(entries: Iterable[bytes]) -> bytes:
+    """One JSON object and a newline for each entry that belongs to the trail."""
+    lines = []
+    for record in map(records.decode, entries):
         fields = _fields(record)
         if fields:
-            yield msgspec.json.encode({"at_ms": record.at_ms, **fields}) + b"\n"
+            lines.append(msgspec.json.encode({"at_ms": record.at_ms, **fields}) + b"\n")
+    return b"".join(lines)
 
 
 def _fields(record: AnyRecord) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Config:
     )
     allow_never_expires: bool = _flag(True, "allow sessions that last until they are closed")
     max_sessions: int = _count(10_000, 1, 10_000_000, "sessions at one time")
-    max_session_bytes: int = _count(2 * GIB, 1, 1 << 50, "sealed bytes one session may hold")
+    max_session_bytes: int = _count(2 * GIB, 1, 1 << 50, "bytes one session may hold")
     max_clock_ahead_s: int = _count(
         600, 0, 86_400, "how far a new session's clock may be ahead of the relay's"
     )
@@ -109,8 +109,9 @@ class Config:
     max_packs: int = _count(4_096, 1, limits.PACKS, "packs of one job's tree")
     unclaimed_pack_s: int = _count(600, 1, 86_400, "packs without a job are dropped after this")
     # storage
+    ephemeral_bytes: int = _count(GIB, MIB, 1 << 50, "bytes an ephemeral relay holds in all")
     min_free_bytes: int = _count(
-        256 * MIB, 0, 1 << 50, "free disk space below which nothing new is taken"
+        256 * MIB, 0, 1 << 50, "free space below which nothing new is taken"
     )
     inline_blob_bytes: int = _count(
         64 * KIB, 0, MIB, "blobs up to this size are made durable together with their item"
@@ -133,6 +134,13 @@ class Config:
                 raise UsageError(
                     f"{flag_of(field.name)} must lie between {bounds.low} and {bounds.high}"
                 )
+
+    @property
+    def watermark_bytes(self) -> int:
+        """Free space below which nothing new is taken: in memory at most a quarter of all."""
+        if self.data is None:
+            return min(self.min_free_bytes, self.ephemeral_bytes // 4)
+        return self.min_free_bytes
 
     @property
     def event_reserve_bytes(self) -> int:

@@ -8,8 +8,7 @@ is checked before its blob is received, the author's signature over both once it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from airlox.errors import AirloxError, ProtocolError
@@ -74,7 +73,6 @@ class Blobs:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._transfers = 0
 
     async def receive(self, session: Session, size: int, start: bytes, body: Body) -> Blob:
         """A blob of exactly `size` bytes that begins with `start`. Raises Refusal."""
@@ -84,7 +82,7 @@ class Blobs:
                 blob.data = await _read_exactly(size, start, body)
                 blob.sha256 = sha256(blob.data)
                 return blob
-            async with self.transfer():
+            with self._core.quotas.transfers:
                 body.expect(size)
                 blob.upload = self._core.store.new_upload()
                 await _copy_exactly(size, start, body, blob.upload)
@@ -107,17 +105,6 @@ class Blobs:
         except AirloxError:
             self._core.store.drop_blob(session.id, name)
             raise
-
-    @asynccontextmanager
-    async def transfer(self) -> AsyncIterator[None]:
-        """A place among the large bodies under way. Raises Refusal `busy`."""
-        if self._transfers >= self._core.config.max_transfers:
-            raise Refusal("busy", "too many large transfers at one time")
-        self._transfers += 1
-        try:
-            yield
-        finally:
-            self._transfers -= 1
 
 
 async def _read_exactly(size: int, start: bytes, body: Body) -> bytes:

@@ -31,6 +31,9 @@ SEGMENT_FRAME_BYTES = 2 * limits.SEGMENT_BYTES + limits.BLOB_OVERHEAD_BYTES + 40
 """Most bytes of one segment's frame: its pieces may be short."""
 
 
+_Key = tuple[SessionId, ItemId]
+
+
 class _Held(NamedTuple):
     end: int
     message: bytes
@@ -50,7 +53,9 @@ class _Ring:
 class Live:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._rings: dict[tuple[SessionId, ItemId], _Ring] = {}
+        self._rings: dict[_Key, _Ring] = {}
+        self._holding: dict[_Key, _Ring] = {}
+        """Those that hold segments, the one that got none for longest first."""
         self._total_bytes = 0
 
     def post(self, session: Session, runner: Participant, job: Job, frame: bytes) -> None:
@@ -67,7 +72,7 @@ class Live:
         ring.number = segment.header.n
         data = msgspec.json.encode({"frame": base64.b64encode(frame).decode()}).decode()
         message = encode_event(None, EventKind.SEGMENT, data)
-        self._hold(ring, _Held(segment.end, message))
+        self._hold((session.id, job.id), ring, _Held(segment.end, message))
         self._core.hub.tell_job(session.id, job.id, message)
 
     def post_lack(self, session: Session, runner: Participant, job: Job, sealed: bytes) -> None:
@@ -113,6 +118,7 @@ class Live:
 
     def forget(self, sid: SessionId, job: ItemId) -> None:
         ring = self._rings.pop((sid, job), None)
+        self._holding.pop((sid, job), None)
         if ring is not None:
             self._total_bytes -= ring.size + len(ring.lack or b"")
 
@@ -130,21 +136,35 @@ class Live:
     ) -> None:
         if not session.manifest.has(feature):
             raise Refusal("policy", f"this session was created without the feature {feature}")
+        if session.is_closed or not runner.is_here:
+            raise Refusal("unauthorized", "this participant was cut off meanwhile")
         if job.runner != runner.key or not job.is_active:
             raise Refusal("not_assigned", "this job is not assigned to this runner")
 
-    def _hold(self, ring: _Ring, held: _Held) -> None:
-        """Adds to a ring; the oldest of the same ring makes room, the newest always stays."""
+    def _hold(self, key: _Key, ring: _Ring, held: _Held) -> None:
+        """Adds to a ring. Room is made by its own oldest segments, then by those of the ring that
+        got none for longest; the newest of all always stays."""
         config = self._core.config
         ring.held.append(held)
-        ring.size += len(held.message)
-        self._total_bytes += len(held.message)
-        while len(ring.held) > 1 and (
-            ring.size > config.live_ring_bytes or self._total_bytes > config.live_total_bytes
-        ):
-            gone = ring.held.popleft()
-            ring.size -= len(gone.message)
-            self._total_bytes -= len(gone.message)
+        self._add(ring, len(held.message))
+        self._holding.pop(key, None)
+        self._holding[key] = ring
+        while len(ring.held) > 1 and ring.size > config.live_ring_bytes:
+            self._drop_oldest(key, ring)
+        while self._total_bytes > config.live_total_bytes:
+            oldest_key, oldest = next(iter(self._holding.items()))
+            if oldest is ring and len(ring.held) == 1:
+                return
+            self._drop_oldest(oldest_key, oldest)
+
+    def _drop_oldest(self, key: _Key, ring: _Ring) -> None:
+        self._add(ring, -len(ring.held.popleft().message))
+        if not ring.held:
+            del self._holding[key]
+
+    def _add(self, ring: _Ring, size: int) -> None:
+        ring.size += size
+        self._total_bytes += size
 
     def _count(self, size: int) -> None:
         if self._total_bytes + size > self._core.config.live_total_bytes:

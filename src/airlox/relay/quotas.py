@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Hashable
+from typing import Final
 
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
 from airlox.relay.refusals import Refusal
 from airlox.relay.state import Participant, Session
+
+AUDITS: Final = 2
+"""A trail is read as a whole before it is sent."""
 
 
 class Rate:
@@ -48,6 +52,23 @@ class Rate:
             del self._spent[key]
 
 
+class Gate:
+    """As a context: a place among so many; when all are taken, Refusal `busy`."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most = most
+        self._what = what
+        self._taken = 0
+
+    def __enter__(self) -> None:
+        if self._taken >= self._most:
+            raise Refusal("busy", f"too many {self._what} at one time")
+        self._taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._taken -= 1
+
+
 class Quotas:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
@@ -60,6 +81,8 @@ class Quotas:
         self._posts = Rate(clock, per_s=config.posts_per_second, burst=2 * config.posts_per_second)
         self.disk_is_full = False
         """Set by the sweeper when free space is below the watermark."""
+        self.transfers = Gate(config.max_transfers, "large transfers")
+        self.audits = Gate(AUDITS, "audit trails")
 
     def forget_idle(self) -> None:
         for rate in (self._creates, self._joins, self._posts):
@@ -98,7 +121,7 @@ class Quotas:
 
     def check_room_for_bytes(self, session: Session, sealed_bytes: int) -> None:
         self.check_disk()
-        held = session.sealed_bytes + session.incoming_bytes
+        held = session.sealed_bytes + session.record_bytes + session.incoming_bytes
         if held + sealed_bytes > self._config.max_session_bytes:
             raise Refusal("full", "the session holds as many bytes as the relay allows")
 

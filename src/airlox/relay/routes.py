@@ -19,6 +19,7 @@ from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.wire import Headers
 from airlox.relay import live
+from airlox.relay.audit import audit_lines
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call
 from airlox.relay.hub import CHUNK_BYTES, Stream
 from airlox.relay.jobs import Heartbeat, describe
@@ -29,6 +30,7 @@ from airlox.relay.store.base import BlobReader
 
 HEARTBEAT_BYTES: Final = 1024
 READ_BYTES: Final = 256 << 10
+AUDIT_ENTRIES: Final = 200
 
 Handler = Callable[[Relay, Call], Awaitable[None]]
 
@@ -86,9 +88,22 @@ async def revoke(relay: Relay, call: Call) -> None:
 
 
 async def audit(relay: Relay, call: Call) -> None:
+    """The trail in pieces: a long one keeps neither the relay nor its memory."""
     session, who = _enter(relay, call)
-    lines = await relay.core.audit(session, who)
-    await call.answer(200, lines, ((b"content-type", b"application/x-ndjson"), NO_STORE))
+    with relay.core.quotas.audits:
+        entries = await relay.core.audit(session, who)
+        async with _time_to_send(relay, sum(map(len, entries))):
+            await call.begin(200, ((b"content-type", b"application/x-ndjson"), NO_STORE))
+            for at in range(0, len(entries), AUDIT_ENTRIES):
+                part = entries[at : at + AUDIT_ENTRIES]
+                await call.send_part(await asyncio.to_thread(audit_lines, part))
+            await call.finish()
+
+
+def _time_to_send(relay: Relay, size: int) -> asyncio.Timeout:
+    """A reader that takes `size` bytes too slowly is cut off."""
+    config = relay.core.config
+    return asyncio.timeout(config.body_s + size / config.min_bytes_per_second)
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────
@@ -173,21 +188,19 @@ async def _send_blob(relay: Relay, call: Call, reader: BlobReader) -> None:
         if reader.size <= READ_BYTES:
             await _send_parts(relay, call, reader)
             return
-        async with relay.blobs.transfer():
+        with relay.core.quotas.transfers:
             await _send_parts(relay, call, reader)
     finally:
         reader.close()
 
 
 async def _send_parts(relay: Relay, call: Call, reader: BlobReader) -> None:
-    """A reader that takes the bytes too slowly is cut off."""
-    config = relay.core.config
     head = (
         (b"content-type", b"application/octet-stream"),
         (b"content-length", b"%d" % reader.size),
         NO_STORE,
     )
-    async with asyncio.timeout(config.body_s + reader.size / config.min_bytes_per_second):
+    async with _time_to_send(relay, reader.size):
         await call.begin(200, head)
         while part := await reader.read(READ_BYTES):
             await call.send_part(part)

@@ -35,7 +35,9 @@ STORE_FILES: Final = 64
 
 
 def make_store(config: Config) -> Store:
-    return MemoryStore() if config.data is None else DiskStore(Path(config.data), config)
+    if config.data is None:
+        return MemoryStore(config.ephemeral_bytes)
+    return DiskStore(Path(config.data), config)
 
 
 def bind(config: Config) -> socket.socket:

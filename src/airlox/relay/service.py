@@ -11,7 +11,6 @@ work on the `Core` made here. The rules that hold everywhere:
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hmac
 import logging
@@ -29,7 +28,6 @@ from airlox.protocol.manifest import Manifest, Mode, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
-from airlox.relay.audit import audit_lines
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
 from airlox.relay.hub import Hub
@@ -69,6 +67,7 @@ class Core:
             try:
                 for entry in await self.store.read(sid):
                     session.apply(records.decode(entry))
+                    session.record_bytes += len(entry)
                 manifest = session.manifest
             except (AirloxError, msgspec.MsgspecError, KeyError, AttributeError):
                 log.exception("a session cannot be read", extra={"session": sid})
@@ -137,10 +136,11 @@ class Core:
         if session.is_closed:
             raise Refusal("not_found", "the session has ended")
         entries = [records.encode(each) for each in changes]
-        then = functools.partial(self._committed, session, changes)
+        then = functools.partial(self._committed, session, changes, sum(map(len, entries)))
         return self.store.append(session.id, entries, blob, then)
 
-    def _committed(self, session: Session, changes: Iterable[AnyRecord]) -> None:
+    def _committed(self, session: Session, changes: Iterable[AnyRecord], size: int) -> None:
+        session.record_bytes += size
         for record in changes:
             session.apply(record)
         for name in session.dropped:
@@ -363,10 +363,10 @@ class Core:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
-    async def audit(self, session: Session, by: Participant) -> bytes:
+    async def audit(self, session: Session, by: Participant) -> list[bytes]:
+        """The records of the session, for `audit_lines`."""
         self.check_role(by, Role.OWNER, Role.OBSERVER, what="read the audit trail")
-        entries = await self.store.read(session.id)
-        return await asyncio.to_thread(lambda: b"".join(audit_lines(map(records.decode, entries))))
+        return await self.store.read(session.id)
 
     def check_role(self, who: Participant, *allowed: Role, what: str) -> None:
         if who.role not in allowed:

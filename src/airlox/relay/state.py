@@ -233,6 +233,8 @@ class Session:
         self.events_bytes = 0
         self.sealed_bytes = 0
         """Bytes of blobs and packs on the relay."""
+        self.record_bytes = 0
+        """Bytes of the records; whoever applies them counts."""
         # as long as the process
         self.is_closed = False
         self.lock = asyncio.Lock()

@@ -1,13 +1,14 @@
 """The periodic pass: what has expired, what is overdue, what nobody holds any more.
 
-One task; a fault in one session is logged and does not keep the pass from the others.
+A fault in one session is logged and keeps the pass neither from the others nor from the next.
+Streams are looked after apart from it: a pass may wait for the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from airlox.errors import AirloxError
@@ -37,14 +38,24 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweeps until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self._look_after_streams))
+            tasks.create_task(self._repeat(self.sweep))
+
+    async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
-            await self.sweep()
+            try:
+                await step()
+            except Exception:
+                log.exception("sweep failed")
             await asyncio.sleep(self._core.config.sweep_ms / 1000)
+
+    async def _look_after_streams(self) -> None:
+        self._hub.tick()
 
     async def sweep(self) -> None:
         """One pass."""
         self._check_disk()
-        self._hub.tick()
         now_ms = self._core.clock.now_ms()
         for session in list(self._core.sessions.values()):
             expires_ms = session.manifest.expires_at_ms
@@ -77,8 +88,7 @@ class Sweeper:
             log.exception("sweep failed", extra={"session": session.id})
 
     def _check_disk(self) -> None:
-        free = self._core.store.free_bytes()
-        is_full = free is not None and free < self._core.config.min_free_bytes
+        is_full = self._core.store.free_bytes() < self._core.config.watermark_bytes
         if is_full != self._core.quotas.disk_is_full:
             self._core.quotas.disk_is_full = is_full
             log.warning("disk below the watermark" if is_full else "disk above the watermark")

@@ -118,5 +118,5 @@ class Store(Protocol):
         For the time before anything else is asked for that session.
         """
 
-    def free_bytes(self) -> int | None:
-        """Room left, or None when it does not matter."""
+    def free_bytes(self) -> int:
+        """Room left. Raises OSError."""

@@ -267,7 +267,7 @@ class DiskStore:
 
         await self._in_pool("tidy a session", retain)
 
-    def free_bytes(self) -> int | None:
+    def free_bytes(self) -> int:
         found = os.statvfs(self._layout.root)
         return found.f_bavail * found.f_frsize
 
