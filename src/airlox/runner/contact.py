@@ -100,7 +100,8 @@ class Contact:
         """A heartbeat every ten seconds, and whenever something changed."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._beat.wait(), HEARTBEAT_S)
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._beat.wait()
             self._beat.clear()
             await self.beat()
 

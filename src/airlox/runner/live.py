@@ -74,7 +74,8 @@ class LiveOutput:
         self._closing.set()
         self._wake.set()
         try:
-            await asyncio.wait_for(self._task, CLOSE_S)
+            async with asyncio.timeout(CLOSE_S):
+                await self._task
         except TimeoutError:
             pass
         finally:
@@ -112,7 +113,8 @@ class LiveOutput:
             due = min(self._held_since.values(), default=None)
             wait_s = None if due is None else max(0.0, due + HOLD_S - self._loop.time())
             try:
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
             except TimeoutError:
                 pass
 
@@ -129,7 +131,8 @@ class LiveOutput:
         wait_s = max(rate_s, 0.0 if self._pending.size_bytes >= SEGMENT_BYTES else FLUSH_S)
         if wait_s > 0:
             try:
-                await asyncio.wait_for(self._closing.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._closing.wait()
             except TimeoutError:
                 pass
 

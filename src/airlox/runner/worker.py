@@ -22,8 +22,8 @@ import msgspec
 
 from airlox.client.deadline import Deadline
 from airlox.client.stream import Feed
-from airlox.errors import AirloxError, SandboxError, SessionClosed
-from airlox.protocol.encoding import ItemId
+from airlox.errors import AirloxError, ProtocolError, SandboxError, SessionClosed
+from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.invite import Invite
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.wire import EventKind
@@ -227,6 +227,9 @@ class _Worker:
                 self._end_with(error)
             except AirloxError as error:
                 self._tell("warning", f"job {running.job}: {error.message}", running.job)
+            except Exception as error:  # a fault of ours in one job is not the others' end
+                said = f"job {running.job}: {type(error).__name__}: {error}"
+                self._tell("warning", said, running.job)
             finally:
                 self._slots.forget(running)
                 self._arrivals.pop(running.job, None)
@@ -308,6 +311,6 @@ class _JobEvent(msgspec.Struct):
 def _job_in(event: SseEvent) -> ItemId | None:
     """The job an event of the runner's stream names."""
     try:
-        return ItemId(msgspec.json.decode(event.data, type=_JobEvent).job)
-    except msgspec.MsgspecError:
+        return parse_item_id(msgspec.json.decode(event.data, type=_JobEvent).job)
+    except (msgspec.MsgspecError, ProtocolError):
         return None

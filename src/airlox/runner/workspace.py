@@ -164,7 +164,8 @@ class Workspaces:
     async def _locked(self, space: Path, running: Running) -> contextlib.ExitStack:
         while (lock := _try_lock(space)) is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(running.cancelled.wait(), LOCK_POLL_S)
+                async with asyncio.timeout(LOCK_POLL_S):
+                    await running.cancelled.wait()
             running.check()
         return lock
 

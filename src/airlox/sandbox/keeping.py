@@ -85,7 +85,8 @@ class Keeper:
         self = cls(process, *await asyncio.open_unix_connection(sock=ours))
         try:
             await self._say(_message_of(plan, stdio, user))
-            await asyncio.wait_for(self._made.wait(), _START_S)
+            async with asyncio.timeout(_START_S):
+                await self._made.wait()
             if self._job_pid is None:
                 raise SandboxError(self.failed or "the keeper ended at once", code="not_started")
         except TimeoutError:

@@ -96,6 +96,7 @@ async def end_all(group: Group, *, grace_s: float, kill_within_s: float) -> bool
 
 async def _within(wait: Awaitable[None], seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(wait, seconds)
+        async with asyncio.timeout(seconds):
+            await wait
         return True
     return False
