@@ -23,7 +23,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_507_and_nothing_is_lost(disk: Path) -> None:
     data = str(disk / "data")
-    with RelayThread(data=data, journal_segment_s=1) as relay:
+    with RelayThread(data=data, journal_segment_age_s=1) as relay:
         http, world, other = Http(relay.url), new_world(), new_world()
         for each in (world, other):
             create(http, each)

@@ -445,7 +445,7 @@ def test_a_broken_upload_leaves_nothing_and_can_be_repeated(
 
 
 def test_a_body_that_never_ends_is_given_up() -> None:
-    with RelayThread(body_s=1) as relay:
+    with RelayThread(body_timeout_s=1) as relay:
         http, world = Http(relay.url), new_world()
         create(http, world)
         owner = join(http, world.person(Role.OWNER))
@@ -645,7 +645,7 @@ def test_wants_that_lapsed_do_not_count() -> None:
             sender.post(wire.ack(owner.sid, item.ref.id))
         assert sender.post(wire.want(owner.sid, first.ref.id)).status == 200
         assert sender.post(wire.want(owner.sid, second.ref.id)).status == 429
-        clock.turn(relay.config.want_s + 1)
+        clock.turn(relay.config.want_lifetime_s + 1)
         assert sender.post(wire.want(owner.sid, second.ref.id)).status == 200
         assert owner.ask("PUT", wire.blob(owner.sid, first.ref.id), first.blob).status == 404
         assert owner.ask("PUT", wire.blob(owner.sid, second.ref.id), second.blob).status == 200
@@ -783,7 +783,7 @@ def test_silent_streams_get_keepalives() -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut() -> None:
-    with RelayThread(stall_s=1) as relay:
+    with RelayThread(stall_timeout_s=1) as relay:
         http, world = Http(relay.url), new_world()
         create(http, world)
         owner = join(http, world.person(Role.OWNER))

@@ -56,6 +56,18 @@ def test_sizes_take_suffixes(text: str, size: int) -> None:
     assert parse("--ephemeral", "--max-item-bytes", text).max_item_bytes == size
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("2m", 120), ("1H", 3600)])
+def test_times_take_units_and_are_in_seconds_without(text: str, seconds: int) -> None:
+    assert parse("--ephemeral", "--runner-grace", text).runner_grace_s == seconds
+    assert parse("--ephemeral", AIRLOX_RUNNER_GRACE=text).runner_grace_s == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2K", "1.5m", "-1s", "s"])
+def test_times_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--runner-grace"):
+        parse("--ephemeral", f"--runner-grace={text}")
+
+
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1T", "M", "٣", "1" * 40])
 def test_sizes_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UsageError):

@@ -126,7 +126,7 @@ async def test_silent_streams_get_one_keepalive_per_pause() -> None:
 
 
 async def test_a_stalled_writer_is_cancelled() -> None:
-    setting = Setting(stall_s=60)
+    setting = Setting(stall_timeout_s=60)
     feed = setting.hub.open_feed(setting.session, -1, ANN)
     setting.emit(0)
     assert await feed.next_chunk()

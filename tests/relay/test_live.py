@@ -214,7 +214,7 @@ def test_a_lost_runner_ends_the_stream(relay: RelayThread) -> None:
 
 def test_output_is_forgotten_some_time_after_the_job() -> None:
     clock = Clock(now_ms())
-    with RelayThread(clock=clock, live_kept_s=60) as relay:
+    with RelayThread(clock=clock, live_retention_s=60) as relay:
         job = Running(relay)
         job.print(b"x")
         job.runner.send(job.crew.result(job.runner, job.item))

@@ -236,7 +236,7 @@ async def test_a_checkpoint_moves_blobs_and_deletes_segments(folder: Path) -> No
 
 async def test_nothing_of_a_purged_session_stays_on_the_disk(folder: Path) -> None:
     secret = b"sealed-bytes-that-must-go" * 100
-    async with running(disk(folder, journal_segment_s=1)) as store:
+    async with running(disk(folder, journal_segment_age_s=1)) as store:
         await store.append(SID, [secret], ("blob", secret))
         await upload(store, SID, "big", secret * 40)
         await store.purge(SID)

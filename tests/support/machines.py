@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from airlox.relay.config import flag_of
+
 TIMEOUT_S = 60.0
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -118,7 +120,7 @@ class RelayProgram(_Program):
     def __init__(self, data: Path, **settings: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
         listen = f"--listen=127.0.0.1:{port}"
         module = [sys.executable, "-m", "airlox.relay"]
         super().__init__([*module, f"--data={data}", listen, *flags])

@@ -51,7 +51,7 @@ class RequestBody:
 
     def expect(self, size: int) -> None:
         """Allows the time that a body of `size` bytes may take."""
-        seconds = self._config.body_s + size / self._config.min_bytes_per_second
+        seconds = self._config.body_timeout_s + size / self._config.min_bytes_per_second
         self._deadline = asyncio.get_running_loop().time() + seconds
 
     async def read(self) -> bytes:

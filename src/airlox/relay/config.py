@@ -1,9 +1,10 @@
 """Every limit of a relay, in one table: flag, `AIRLOX_*` variable, default, bounds, meaning.
 
 The fields of `Config` are that table: `max_item_bytes` is the flag `--max-item-bytes` and the
-variable `AIRLOX_MAX_ITEM_BYTES`. A flag wins over its variable, which wins over the default.
-Sizes take the suffixes K, M and G (powers of 1024). Bounds of the *format* are not here but in
-`protocol/limits.py`; a relay may only be stricter.
+variable `AIRLOX_MAX_ITEM_BYTES`, `runner_grace_s` is `--runner-grace` and `AIRLOX_RUNNER_GRACE`.
+A flag wins over its variable, which wins over the default. Sizes take the suffixes K, M and G
+(powers of 1024), times s, m, h and d; a time without one is in seconds. Bounds of the *format* are
+not here but in `protocol/limits.py`; a relay may only be stricter.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class Config:
         5_000, 0, 1_000_000, "posts per participant, in bursts of twice as many; 0 is no limit"
     )
     max_wants: int = _count(100, 1, 10_000, "blobs one participant may be waiting for")
-    want_s: int = _count(600, 1, 86_400, "how long a request for an evicted blob stands")
-    want_repeat_s: int = _count(240, 0, 86_400, "time after which a request is announced again")
+    want_lifetime_s: int = _count(600, 1, 86_400, "how long a request for an evicted blob stands")
+    want_pause_s: int = _count(240, 0, 86_400, "time after which a request is announced again")
     # connections and transfers
     max_connections: int = _count(20_000, 1, 1_000_000, "connections at one time")
     max_streams: int = _count(10_000, 1, 1_000_000, "open streams at one time")
@@ -90,24 +91,26 @@ class Config:
     stream_queue_bytes: int = _count(
         MIB, 64 * KIB, 64 * MIB, "bytes that may wait for one slow reader before it is cut"
     )
-    stall_s: int = _count(60, 1, 3_600, "a stream whose reader takes nothing for this long is cut")
+    stall_timeout_s: int = _count(
+        60, 1, 3_600, "a stream whose reader takes nothing so long is cut"
+    )
     keepalive_s: int = _count(15, 1, 30, "pause between keepalives on a silent stream")
     max_transfers: int = _count(128, 1, 100_000, "large bodies under way at one time")
-    body_s: int = _count(30, 1, 3_600, "time for a request's body, before its size is counted")
+    body_timeout_s: int = _count(30, 1, 3_600, "time for any body; large ones have more")
     min_bytes_per_second: int = _count(
         16 * KIB, 1, GIB, "slowest transfer that is waited for, in bytes per second"
     )
     # runners and jobs
-    online_s: int = _count(30, 1, 600, "a runner without a stream is online this long")
+    online_timeout_s: int = _count(30, 1, 600, "a runner without a stream is online this long")
     runner_grace_s: int = _count(120, 1, 86_400, "a runner away for this long has lost its jobs")
-    claim_s: int = _count(60, 1, 3_600, "time a runner has to take a job it was given")
-    cancel_s: int = _count(60, 1, 3_600, "time a cancelled job has to report before it is ended")
+    claim_timeout_s: int = _count(60, 1, 3_600, "time a runner has to take a job it was given")
+    cancel_timeout_s: int = _count(60, 1, 3_600, "time a cancelled job has to report its end")
     # live output and packs of full sessions
     live_ring_bytes: int = _count(MIB, 64 * KIB, 64 * MIB, "live output held per job")
-    live_kept_s: int = _count(600, 1, 86_400, "live output is held this long after its job")
+    live_retention_s: int = _count(600, 1, 86_400, "live output is held this long after its job")
     live_total_bytes: int = _count(256 * MIB, MIB, 64 * GIB, "live output held in all")
     max_packs: int = _count(4_096, 1, limits.PACKS, "packs of one job's tree")
-    unclaimed_pack_s: int = _count(600, 1, 86_400, "packs without a job are dropped after this")
+    unclaimed_pack_lifetime_s: int = _count(600, 1, 86_400, "packs without a job go after this")
     # storage
     ephemeral_bytes: int = _count(GIB, MIB, 1 << 50, "bytes an ephemeral relay holds in all")
     min_free_bytes: int = _count(
@@ -119,7 +122,7 @@ class Config:
     journal_segment_bytes: int = _count(
         32 * MIB, 4 * KIB, GIB, "size at which a piece of the journal is closed"
     )
-    journal_segment_s: int = _count(
+    journal_segment_age_s: int = _count(
         30, 1, 3_600, "age at which it is; purged bytes leave the disk within twice this time"
     )
     max_pending_bytes: int = _count(
@@ -131,9 +134,8 @@ class Config:
         for field in limit_fields():
             bounds, value = bounds_of(field), getattr(self, field.name)
             if not bounds.low <= value <= bounds.high:
-                raise UsageError(
-                    f"{flag_of(field.name)} must lie between {bounds.low} and {bounds.high}"
-                )
+                low, high = _spelled(field, bounds.low), _spelled(field, bounds.high)
+                raise UsageError(f"{flag_of(field.name)} must lie between {low} and {high}")
 
     @property
     def watermark_bytes(self) -> int:
@@ -176,11 +178,16 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
 
 
 def flag_of(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return "--" + _option(name).replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    return "AIRLOX_" + name.upper()
+    return "AIRLOX_" + _option(name).upper()
+
+
+def _option(name: str) -> str:
+    """Of a time, whose unit stands in its value."""
+    return name.removesuffix("_s")
 
 
 def parse_config(argv: Sequence[str], environment: Mapping[str, str], version: str) -> Config:
@@ -220,7 +227,7 @@ def _parser(version: str) -> _Parser:
         prog="airlox-server",
         description="The relay: stores and forwards sealed items. It cannot read them.",
         epilog="Every option is also a variable: --max-item-bytes is AIRLOX_MAX_ITEM_BYTES. "
-        "Sizes take K, M and G.",
+        "Sizes take K, M and G, times s, m, h and d; without one they are in seconds.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"airlox-server {version}")
@@ -235,24 +242,40 @@ def _parser(version: str) -> _Parser:
     for field in limit_fields():
         table.add_argument(
             flag_of(field.name),
-            metavar="yes|no" if field.type == "bool" else "N",
-            help=f"{bounds_of(field).text} (default {_shown(field)})",
+            dest=field.name,
+            metavar=_metavar(field),
+            help=f"{bounds_of(field).text} (default {_spelled(field, field.default)})",
         )
     return parser
 
 
-def _shown(field: dataclasses.Field[Any]) -> str:
-    default: Any = field.default
+_SIZES: Final = {"G": GIB, "M": MIB, "K": KIB}
+_TIMES: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+def _units(field: dataclasses.Field[Any]) -> Mapping[str, int]:
+    """The suffixes a value may have, the largest first."""
+    if field.name.endswith("_bytes"):
+        return _SIZES
+    return _TIMES if field.name.endswith("_s") else {}
+
+
+def _metavar(field: dataclasses.Field[Any]) -> str:
     if field.type == "bool":
-        return "yes" if default else "no"
-    if field.name.endswith("_bytes") and default:
-        for suffix, size in (("G", GIB), ("M", MIB), ("K", KIB)):
-            if default % size == 0:
-                return f"{default // size}{suffix}"
-    return str(default)
+        return "yes|no"
+    return "TIME" if _units(field) is _TIMES else "N"
 
 
-_SUFFIXES: Final = {"k": KIB, "m": MIB, "g": GIB}
+def _spelled(field: dataclasses.Field[Any], value: Any) -> str:
+    """A value as it may be given."""
+    if field.type == "bool":
+        return "yes" if value else "no"
+    for suffix, size in _units(field).items():
+        if value and value % size == 0:
+            return f"{value // size}{suffix}"
+    return str(value)
+
+
 _WORDS: Final = {"yes": True, "no": False, "1": True, "0": False, "true": True, "false": False}
 
 
@@ -262,8 +285,9 @@ def _parse_value(field: dataclasses.Field[Any], text: str) -> int | bool:
             raise UsageError(f"{flag_of(field.name)} takes yes or no")
         return _WORDS[text.lower()]
     digits, factor = text, 1
-    if field.name.endswith("_bytes") and text[-1:].lower() in _SUFFIXES:
-        digits, factor = text[:-1], _SUFFIXES[text[-1].lower()]
+    for suffix, size in _units(field).items():
+        if text[-1:].lower() == suffix.lower():
+            digits, factor = text[:-1], size
     if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
         raise UsageError(f"{flag_of(field.name)} takes a whole number, not {text[:40]!r}")
     return int(digits) * factor

@@ -298,7 +298,7 @@ class Hub:
         """Keepalives and stalled readers; to be called about once a second."""
         now_ms = self._clock.ticks_ms()
         keepalive_ms = self._config.keepalive_s * 1000
-        stall_ms = self._config.stall_s * 1000
+        stall_ms = self._config.stall_timeout_s * 1000
         for room in list(self._rooms.values()):
             for stream in room.streams():
                 stream.tick(now_ms, keepalive_ms, stall_ms)

@@ -278,9 +278,9 @@ class Items:
             raise Refusal("present", "the blob is on the relay")
         now_ms = self._core.clock.now_ms()
         asked_ms = (item.wants or {}).get(who.key)
-        if asked_ms is not None and now_ms - asked_ms < self._core.config.want_repeat_s * 1000:
+        if asked_ms is not None and now_ms - asked_ms < self._core.config.want_pause_s * 1000:
             return
-        oldest_ms = now_ms - self._core.config.want_s * 1000
+        oldest_ms = now_ms - self._core.config.want_lifetime_s * 1000
         who.wants = {each: at_ms for each, at_ms in who.wants.items() if at_ms >= oldest_ms}
         self._core.quotas.check_room_for_want(session, who)
         await self._core.write(session, records.Wanted(now_ms, item_id, who.key))
@@ -309,7 +309,7 @@ class Items:
     def _check_wanted(self, item: StoredItem) -> None:
         if item.has_blob:
             raise Refusal("present", "the blob is on the relay already")
-        oldest_ms = self._core.clock.now_ms() - self._core.config.want_s * 1000
+        oldest_ms = self._core.clock.now_ms() - self._core.config.want_lifetime_s * 1000
         if not any(at_ms >= oldest_ms for at_ms in (item.wants or {}).values()):
             raise Refusal("not_found", "nobody asks for this blob")
 

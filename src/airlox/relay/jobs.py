@@ -149,7 +149,7 @@ class Jobs:
         if presence.heartbeat_ms is None:
             return False
         silent_ms = self._core.clock.ticks_ms() - presence.heartbeat_ms
-        return silent_ms < self._core.config.online_s * 1000
+        return silent_ms < self._core.config.online_timeout_s * 1000
 
     def _free_slots(self, session: Session, runner: Participant) -> int:
         """In a floor session a runner takes one job at a time, whatever it says."""
@@ -289,12 +289,13 @@ class Jobs:
         if not runner.is_here:
             return RUNNER_LOST
         if job.cancel_since_ms is not None:
-            is_over = now_ms - job.cancel_since_ms >= config.cancel_s * 1000
+            is_over = now_ms - job.cancel_since_ms >= config.cancel_timeout_s * 1000
             return CANCELLED if is_over else None
         away_ms = 0 if runner.presence.streams else now_ms - runner.presence.seen_ms
         if away_ms >= config.runner_grace_s * 1000:
             return RUNNER_LOST
-        most_s = config.claim_s if job.state == JobState.ASSIGNED else self._run_limit_s(session)
+        is_waiting = job.state == JobState.ASSIGNED
+        most_s = config.claim_timeout_s if is_waiting else self._run_limit_s(session)
         return RUNNER_LOST if now_ms - job.since_ms >= most_s * 1000 else None
 
     def _run_limit_s(self, session: Session) -> int:

@@ -124,7 +124,7 @@ class Live:
 
     def forget_ended(self) -> None:
         """Drops what is held of sessions that are gone and of jobs that ended a while ago."""
-        oldest_ms = self._core.clock.ticks_ms() - self._core.config.live_kept_s * 1000
+        oldest_ms = self._core.clock.ticks_ms() - self._core.config.live_retention_s * 1000
         for sid, job_id in list(self._rings):
             session = self._core.sessions.get(sid)
             job = None if session is None else session.jobs.get(job_id)

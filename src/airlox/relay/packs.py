@@ -131,7 +131,7 @@ class Packs:
 
     async def drop_unclaimed(self, session: Session) -> None:
         """Drops packs that no job came for."""
-        oldest_ms = self._core.clock.ticks_ms() - self._core.config.unclaimed_pack_s * 1000
+        oldest_ms = self._core.clock.ticks_ms() - self._core.config.unclaimed_pack_lifetime_s * 1000
         for job, found in list(session.pack_sets.items()):
             if job not in session.jobs and found.since_ms <= oldest_ms:
                 async with session.lock:

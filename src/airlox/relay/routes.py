@@ -103,7 +103,7 @@ async def audit(relay: Relay, call: Call) -> None:
 def _time_to_send(relay: Relay, size: int) -> asyncio.Timeout:
     """A reader that takes `size` bytes too slowly is cut off."""
     config = relay.core.config
-    return asyncio.timeout(config.body_s + size / config.min_bytes_per_second)
+    return asyncio.timeout(config.body_timeout_s + size / config.min_bytes_per_second)
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────

@@ -51,7 +51,8 @@ def bind(config: Config) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             # Connections inherit it: one whose other end takes nothing is broken by the system.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, config.stall_s * 1000)
+            stall_ms = config.stall_timeout_s * 1000
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -130,7 +130,7 @@ class DiskStore:
             self._journal = Journal(
                 self._layout.journal,
                 segment_bytes=self._config.journal_segment_bytes,
-                segment_s=self._config.journal_segment_s,
+                segment_s=self._config.journal_segment_age_s,
             )
         except OSError as error:
             self._layout.close()
