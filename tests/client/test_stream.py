@@ -207,6 +207,35 @@ def test_close_from_another_thread_ends_a_wait(answered: bool) -> None:
     assert got == [None]
 
 
+def test_its_owner_says_how_long_it_waits_before_it_comes_back() -> None:
+    asked: list[int] = []
+
+    def wait_s(losses: int) -> float:
+        asked.append(losses)
+        return 0.01
+
+    def once(peer: Peer) -> None:
+        peer.read()
+        peer.start_stream()
+        peer.chunk(comment())
+
+    api = RelayApi.connect("http://127.0.0.1:1", SID, token="t")
+    with Feed(api, lambda: "/s", wait_s=wait_s) as feed:
+        until = Deadline.after(PATIENT)
+        while len(asked) < 3 and not until.passed:
+            feed.next(Deadline.after(0.05))
+    assert asked[:3] == [0, 1, 2]
+    api.close()
+    with Scripted(once) as server:
+        asked.clear()
+        api = RelayApi.connect(server.base_url, SID, token="t")
+        with Feed(api, lambda: "/s", wait_s=wait_s) as feed:
+            while len(asked) < 3 and not until.passed:
+                feed.next(Deadline.after(0.05))
+        api.close()
+    assert asked[:3] == [0, 0, 0], "a line that gave something counts as good"
+
+
 def test_close_ends_the_wait_before_a_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "RECONNECT_S", 60.0)
     lost = threading.Event()

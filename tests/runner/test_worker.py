@@ -65,7 +65,7 @@ class Relay:
         self.beats: list[tuple[str | None, int | None]] = []
 
     # what the worker and its contact ask for
-    def feed(self) -> Feed:
+    def session_feed(self) -> Feed:
         return self.session
 
     def runner_feed(self) -> Feed:

@@ -1,9 +1,9 @@
 """Server-sent events from a relay, read until told to end.
 
-A `Feed` reads one path. A broken or silent line is opened again at the cursor every 0.5 s, for as
-long as its owner waits; 401, 404 and 410 end the session. What was read but not handed out when a
-line breaks is dropped, since the relay sends everything after the cursor once more: the cursor is
-the reader's own, of what it has really taken in.
+A `Feed` reads one path. A broken or silent line is opened again at the cursor every 0.5 s, or as
+its owner says, for as long as that waits; 401, 404 and 410 end the session. What was read but not
+handed out when a line breaks is dropped, since the relay sends everything after the cursor once
+more: the cursor is the reader's own, of what it has really taken in.
 
 A relay begins every stream with a comment. Where it does not come in time, something on the way
 holds the stream back (a proxy that passes an answer on only when it is complete). Then the news
@@ -52,6 +52,11 @@ def _no_cursor() -> int | None:
     return None
 
 
+def soon(_: int) -> float:
+    """The wait of people, who look on."""
+    return RECONNECT_S
+
+
 def _ignore(_: str) -> None:
     """The warning sink of callers that have none."""
 
@@ -61,7 +66,8 @@ class Feed:
 
     `path` and `cursor` are asked at each (re)connection; a cursor travels as Last-Event-ID.
     `poll` replaces a stream that is held back. `on_warning` hears once per outage that the line is
-    down.
+    down. `wait_s` says how long to wait before a line is opened again, from the number of times it
+    was lost since it last gave anything.
     """
 
     def __init__(
@@ -72,12 +78,15 @@ class Feed:
         cursor: Callable[[], int | None] = _no_cursor,
         poll: Poll | None = None,
         on_warning: Warn = _ignore,
+        wait_s: Callable[[int], float] = soon,
     ) -> None:
         self._api = api
         self._path = path
         self._cursor = cursor
         self._poll = poll
         self._on_warning = on_warning
+        self._wait_s = wait_s
+        self._losses = 0
         self._reading = threading.Lock()
         self._closed = threading.Event()
         self._cut: Callable[[], None] | None = None
@@ -155,7 +164,7 @@ class Feed:
                 self._pending.extend(self._parser.feed(data))
                 self._silence = Deadline.after(SILENCE_S)
                 self._poll_at, self._held_back = _NEVER, False
-                self._down = False
+                self._down, self._losses = False, 0
                 return True
         except (ConnectionLost, ProtocolError) as error:
             self._lose(str(error))
@@ -166,7 +175,7 @@ class Feed:
         return True
 
     def _open(self, deadline: Deadline) -> Line | None:
-        """A fresh line, not sooner than 0.5 s after the last; None when that failed or waits."""
+        """A fresh line, not too soon after the last; None when that failed or waits."""
         wait_s = self._not_before.left_s() or 0.0
         until = deadline.sooner(self._poll_at)
         if self._closed.wait(until.cap_s(wait_s)) or until.cap_s(wait_s) < wait_s:
@@ -234,7 +243,8 @@ class Feed:
 
     def _lose(self, why: str) -> None:
         self._drop_line()
-        self._not_before = Deadline.after(RECONNECT_S)
+        self._not_before = Deadline.after(self._wait_s(self._losses))
+        self._losses += 1
         if not self._held_back:
             self._poll_at = _NEVER
         if not self._down and not self._closed.is_set():

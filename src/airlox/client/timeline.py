@@ -19,7 +19,7 @@ import msgspec
 from airlox.client.blobs import BlobMissing, Blobs
 from airlox.client.membership import Membership
 from airlox.client.relay_api import RelayApi, WarningSink
-from airlox.client.stream import Feed
+from airlox.client.stream import Feed, soon
 from airlox.errors import EncodingError, ProtocolError, SessionClosed
 from airlox.protocol import wire
 from airlox.protocol.encoding import ItemId
@@ -117,8 +117,8 @@ class Timeline:
                 self._note_end(event, change)
         return changes
 
-    def feed(self) -> Feed:
-        """The session's live events after what the view has seen."""
+    def feed(self, *, wait_s: Callable[[int], float] = soon) -> Feed:
+        """The session's live events after what the view has seen. `wait_s`: see Feed."""
         session_id = self._me.manifest.session_id
 
         def cursor() -> int | None:
@@ -131,6 +131,7 @@ class Timeline:
             cursor=cursor,
             poll=lambda api: [_as_told(event) for event in api.events(cursor())],
             on_warning=self._on_warning,
+            wait_s=wait_s,
         )
 
     def take_live(

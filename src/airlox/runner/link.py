@@ -36,7 +36,7 @@ from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
 from airlox.protocol.view import ItemStatus, Participant, Record
 from airlox.protocol.wire import JobState
-from airlox.runner.patience import patiently
+from airlox.runner.patience import patiently, wait_s
 
 STANDING: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
 """Items a runner must know before it takes a job; all else is opened on need."""
@@ -107,7 +107,16 @@ class Link:
     def runner_feed(self) -> Feed:
         """Assignments, cancels, packs, and the rejection of this runner."""
         session_id = self.membership.manifest.session_id
-        return Feed(self.api, lambda: wire.runner_stream(session_id), on_warning=self._on_warning)
+        return Feed(
+            self.api,
+            lambda: wire.runner_stream(session_id),
+            on_warning=self._on_warning,
+            wait_s=wait_s,
+        )
+
+    def session_feed(self) -> Feed:
+        """What happens in the session."""
+        return self.timeline.feed(wait_s=wait_s)
 
     def may_take_jobs(self) -> bool:
         """Whether the owner's signed events let this runner work."""

@@ -7,7 +7,8 @@ runners of a relay that was restarted do not come back all at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from typing import Final, TypeVar
 
 from airlox.client.deadline import Deadline
@@ -17,6 +18,7 @@ from airlox.errors import AirloxError, ConnectionLost, RelayError, StorageError
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 8.0
 SPREAD: Final = 0.25
+_DOUBLINGS: Final = 10
 _LATER: Final = frozenset({429, 500, 502, 503, 504, 507})
 
 T = TypeVar("T")
@@ -24,12 +26,10 @@ Pause = Callable[[float], bool]
 """Waits some seconds and says whether to go on."""
 
 
-def waits(chance: Callable[[], float] = random.random) -> Iterator[float]:
-    """Seconds to wait before each further try, without end."""
-    wait_s = FIRST_WAIT_S
-    while True:
-        yield wait_s * (1 - SPREAD + 2 * SPREAD * chance())
-        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+def wait_s(failures: int, chance: Callable[[], float] = random.random) -> float:
+    """Seconds to wait before another try, after so many failures before the last."""
+    doubled = FIRST_WAIT_S * (1 << min(failures, _DOUBLINGS))
+    return min(doubled, LONGEST_WAIT_S) * (1 - SPREAD + 2 * SPREAD * chance())
 
 
 def may_pass(error: AirloxError) -> bool:
@@ -53,14 +53,14 @@ def patiently(
     Raises what will not pass, the last failure when the time is over, and ConnectionLost (code
     `closed`) when `pause` says to stop.
     """
-    for count, wait_s in enumerate(waits()):
+    for failures in count():
         try:
             return call()
         except (ConnectionLost, RelayError, StorageError) as error:
             if not may_pass(error) or (until is not None and until.passed):
                 raise
-            if count == 0 and on_wait is not None:
+            if failures == 0 and on_wait is not None:
                 on_wait(error)
-            if not pause(wait_s):
+            if not pause(wait_s(failures)):
                 raise ConnectionLost("told to stop waiting for the relay", code="closed") from error
-    raise AssertionError("the waits have no end")
+    raise AssertionError("there is no end of tries")

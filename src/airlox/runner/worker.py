@@ -114,7 +114,7 @@ class _Worker:
             self._end_with(error)
             return
         await self._contact.beat()
-        self._listen(self._link.timeline.feed(), self._on_session_event)
+        self._listen(self._link.session_feed(), self._on_session_event)
         self._listen(self._link.runner_feed(), self._on_runner_event)
         self._look_at_approval()
         await self._contact.keep_in_touch()
