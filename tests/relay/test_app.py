@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +19,14 @@ from airlox.protocol import wire
 from airlox.protocol.encoding import SessionId, b64u_encode, new_item_id
 from airlox.protocol.item import SealedItem, encode_frame
 from airlox.protocol.keys import Role, SigningKey
-from airlox.protocol.manifest import Mode
+from airlox.protocol.manifest import Manifest, Mode, parse_manifest
 from airlox.protocol.payload import File
-from airlox.relay import routes
+from airlox.relay import routes, service, state
 from airlox.relay.config import Config
 from airlox.relay.store import blobs
 from support.clock import Clock
 from support.relay import Http, Member, RelayThread, create, join, new_world, now_ms, until
-from support.world import Person, World
+from support.world import Person, World, job_limits
 
 
 @pytest.fixture(scope="module", params=["memory", "disk"])
@@ -84,6 +85,29 @@ def test_a_created_session_shows_its_manifest_and_exists_once(http: Http, world:
 )
 def test_a_manifest_that_does_not_verify_opens_nothing(http: Http, spoil: str) -> None:
     assert http.ask("POST", wire.SESSIONS, spoil).status == 400
+
+
+def test_a_long_manifest_is_checked_apart(
+    relay: RelayThread, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than others should wait, and is checked once."""
+    packages = tuple(f"package-{n}" for n in range(8000))
+    world = new_world(limits=job_limits(False, packages=packages))
+    threads: list[threading.Thread] = []
+
+    def watch(document: str) -> Manifest:
+        threads.append(threading.current_thread())
+        return parse_manifest(document)
+
+    monkeypatch.setattr(service, "parse_manifest", watch)
+    monkeypatch.setattr(state, "parse_manifest", watch)
+    create(http, world)
+    loop = relay.call(threading.current_thread)
+    assert len(threads) == 1
+    assert threads[0] is not loop
+    assert http.ask("GET", wire.session(world.keys.session_id)).json == {
+        "signed_manifest": world.document
+    }
 
 
 def test_an_altered_manifest_opens_nothing(http: Http, world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from airlox.protocol import wire
 from airlox.protocol.keys import Role
+from airlox.relay.call import MUCH_BYTES, Call
+from airlox.relay.config import Config
 from airlox.relay.routes import ROUTES, find_route
 from support.crew import Crew
 from support.relay import Http, Member, RelayThread, new_world, now_ms
@@ -126,6 +129,20 @@ def test_what_is_not_http_gets_no_harm_done(crew: Crew, request_bytes: bytes) ->
                 answer += part
     assert not answer or answer.split(b" ")[1] in (b"400", b"404")
     assert Http(f"http://{crew.http.host}:{crew.http.port}").ask("GET", wire.HEALTH).status == 200
+
+
+async def test_who_takes_much_at_once_has_the_loop_not_for_itself() -> None:
+    async def send(_: object) -> None:
+        pass
+
+    turns: list[bool] = []
+    scope = {"method": "GET", "headers": []}
+    call = Call(scope, None, send, Config())  # type: ignore[arg-type]
+    asyncio.get_running_loop().call_soon(turns.append, True)
+    await call.send_part(b"x")
+    assert turns == []
+    await call.send_part(b"x" * MUCH_BYTES)
+    assert turns == [True]
 
 
 def test_a_route_is_found_by_its_shape_alone() -> None:

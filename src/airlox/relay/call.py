@@ -26,6 +26,7 @@ WHOLE_BODY: Final = "airlox.whole_body"
 """In a request's scope when all of its body has come: reading it then waits for nobody."""
 JSON: Final = (b"content-type", b"application/json")
 NO_STORE: Final = (b"cache-control", b"no-store")
+MUCH_BYTES: Final = 64 << 10
 ADDRESS_CHARS: Final = 64
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
@@ -193,6 +194,9 @@ class Call:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send_part(self, data: bytes) -> None:
+        """Part of a body. A reader that takes much at once does not have the loop for itself."""
+        if len(data) >= MUCH_BYTES:
+            await asyncio.sleep(0)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self) -> None:

@@ -11,6 +11,7 @@ work on the `Core` made here. The rules that hold everywhere:
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
 import logging
@@ -40,6 +41,8 @@ from airlox.relay.store.base import RELAY_LOG, Pending, Store
 log = logging.getLogger("airlox.relay")
 
 TOKEN_BYTES = 32
+LONG_DOCUMENT = 64 << 10
+"""Characters of a manifest that takes more than a few milliseconds to check."""
 
 
 class Core:
@@ -158,7 +161,10 @@ class Core:
         """Opens the session of a signed manifest. Raises Refusal."""
         self.quotas.check_disk()
         try:
-            manifest = parse_manifest(document)
+            if len(document) > LONG_DOCUMENT:
+                manifest = await asyncio.to_thread(parse_manifest, document)
+            else:
+                manifest = parse_manifest(document)
         except ProtocolError as error:
             raise refuse("invalid_manifest", error) from None
         sid = manifest.session_id
@@ -170,11 +176,13 @@ class Core:
         session = Session(sid, self.clock)
         record = records.Created(self.clock.now_ms(), document)
         self._creating.add(sid)
+        session.checked[document] = manifest
         try:
             await self.commit(session, [record])
             self.sessions[sid] = session
         finally:
             self._creating.discard(sid)
+            session.checked.clear()
         log.info("session created", extra={"session": sid, "mode": str(manifest.mode)})
         return sid
 
@@ -262,7 +270,11 @@ class Core:
                 sha256(token.encode()),
                 None if secret_bytes is None else sha256(secret_bytes),
             )
-            await self.write(session, record)
+            session.checked[document] = join
+            try:
+                await self.write(session, record)
+            finally:
+                del session.checked[document]
         return True, token
 
     def _token(self, document: str, secret: bytes | None) -> str:

@@ -236,6 +236,8 @@ class Session:
         self.record_bytes = 0
         """Bytes of the records; whoever applies them counts."""
         # as long as the process
+        self.checked: dict[str, Manifest | Join] = {}
+        """Documents that were parsed and verified just now: applying them need not do it again."""
         self.is_closed = False
         self.lock = asyncio.Lock()
         """Held over check and commit of whatever changes participants or jobs."""
@@ -304,10 +306,14 @@ class Session:
         self.events.append(Event(kind, encoded.decode()))
 
     def _on_created(self, record: records.Created) -> None:
-        self.manifest = parse_manifest(record.manifest)
+        checked = self.checked.get(record.manifest)
+        if not isinstance(checked, Manifest):
+            checked = parse_manifest(record.manifest)
+        self.manifest = checked
 
     def _on_joined(self, record: records.Joined) -> None:
-        join = parse_join(record.join, self.manifest)
+        checked = self.checked.get(record.join)
+        join = checked if isinstance(checked, Join) else parse_join(record.join, self.manifest)
         participant = Participant(
             join, 1 << len(self.participants), record.token_sha256, record.secret_sha256
         )
