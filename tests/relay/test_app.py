@@ -785,6 +785,19 @@ def test_streams_per_participant_are_bounded() -> None:
             assert third.next() is not None
 
 
+def test_streams_ask_proxies_to_pass_them_on(owner: Member) -> None:
+    connection = owner.http.connect()
+    connection.request(
+        "GET", wire.stream(owner.sid), headers={"authorization": f"Bearer {owner.token}"}
+    )
+    answer = connection.getresponse()
+    assert answer.read1(100) == b": open\n\n"
+    assert answer.getheader("x-accel-buffering") == "no"
+    assert answer.getheader("cache-control") == "no-cache, no-transform"
+    connection.close()
+    answer.close()
+
+
 def test_silent_streams_get_keepalives() -> None:
     with RelayThread(keepalive_s=1) as relay:
         http, world = Http(relay.url), new_world()

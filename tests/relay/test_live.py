@@ -15,7 +15,7 @@ from airlox.protocol.encoding import ItemId, b64u_decode, b64u_encode
 from airlox.protocol.item import SealedItem
 from airlox.protocol.keys import Role
 from airlox.protocol.live import LiveReader, LiveWriter, Piece
-from airlox.protocol.sse import SseEvent
+from airlox.protocol.sse import SseEvent, SseParser
 from support.clock import Clock
 from support.crew import Crew
 from support.relay import Member, RelayThread, join, now_ms, until
@@ -99,6 +99,28 @@ def test_output_arrives_while_the_job_runs_then_its_result_and_the_end(
     assert [event.event for event in again] == ["segment", "segment", "item", "job", "end"]
     assert json.loads(again[2].data) == item
     assert printed(job.reader(), again) == b"before during"
+
+
+def test_what_a_stream_would_begin_with_can_be_asked_for(relay: RelayThread) -> None:
+    job = Running(relay)
+    for text in (b"0123", b"4567"):
+        job.print(text)
+    sender = job.crew.sender
+
+    def ask(query: str = "") -> list[SseEvent]:
+        answer = sender.get(job.path("output") + query)
+        assert answer.status == 200
+        return SseParser().feed(answer.body)
+
+    running = ask("?from=4")
+    assert [event.event for event in running] == ["segment", "job"]
+    assert printed(job.reader(), running) == b"4567"
+    job.runner.send(job.crew.result(job.runner, job.item))
+    with sender.http.stream(job.path("stream"), sender.token) as stream:
+        assert ask() == stream.rest()
+    assert sender.get(job.path("output") + "?from=x").error == "400 bad_request"
+    stranger = sender.http.ask("GET", job.path("output"), token="x" * 43)
+    assert stranger.error == "401 unauthorized"
 
 
 def test_a_stream_begins_at_a_byte(relay: RelayThread) -> None:

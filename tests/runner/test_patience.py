@@ -26,6 +26,7 @@ def test_waits_are_spread_so_that_not_all_come_at_once() -> None:
         (ConnectionLost("closed by us", code="closed"), False),
         (RelayError(503, "busy", "x"), True),
         (RelayError(429, "rate_limited", "x"), True),
+        (RelayError(404, "foreign_answer", "x"), True),
         (RelayError(507, "full", "x"), True),
         (RelayError(409, "not_assigned", "x"), False),
         (RelayError(401, "unauthorized", "x"), False),

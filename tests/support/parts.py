@@ -72,9 +72,11 @@ PARTS: Mapping[str, Part] = {
     "a package index for uv": Part(
         old.can_fetch_packages, "uv must be able to fetch packages as an ordinary user"
     ),
+    "caddy": Part(_has_command("caddy"), "apt-get install caddy"),
     "git": Part(_has_command("git"), "apt-get install git"),
     "ip": Part(_has_command("ip"), "apt-get install iproute2"),
     "linux": Part(_is_linux, "only Linux has what is tested here"),
+    "nginx": Part(_has_command("nginx"), "apt-get install nginx"),
     "root": Part(_is_root, "run the tests as root"),
     "sshd": Part(_has_command("sshd"), "apt-get install openssh-server"),
     "user namespaces": Part(_has_user_namespaces, "this kernel or container forbids them"),

@@ -28,6 +28,11 @@ class Peer:
         self._sock = sock
         self._file = sock.makefile("rb")
 
+    @property
+    def sock(self) -> socket.socket:
+        """For scripts that go on in bytes once a request was read."""
+        return self._sock
+
     def read(self) -> Request | None:
         """The next request on this connection, or None at its end."""
         try:
