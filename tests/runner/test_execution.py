@@ -27,7 +27,7 @@ from airlox.protocol.job import (
 )
 from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.manifest import JobKind, JobLimits, Mode, build_manifest, parse_manifest
-from airlox.runner import execution
+from airlox.runner import admission
 from airlox.runner.execution import execute
 from airlox.runner.link import Order, Unverified
 from airlox.runner.options import RunnerOptions
@@ -231,15 +231,15 @@ class TestMayRun:
     def test_without_the_owners_signed_approval_nothing_runs(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(execution, "APPROVAL_S", 0.0)
-        monkeypatch.setattr(execution, "APPROVAL_POLL_S", 0.0)
+        monkeypatch.setattr(admission, "APPROVAL_S", 0.0)
+        monkeypatch.setattr(admission, "APPROVAL_POLL_S", 0.0)
         bench.link.approved_after = 1000
         assert bench.refusal(shell()) == "not_approved"
 
     def test_an_approval_on_its_way_is_waited_for(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(execution, "APPROVAL_POLL_S", 0.0)
+        monkeypatch.setattr(admission, "APPROVAL_POLL_S", 0.0)
         bench.link.approved_after = 3
         assert bench.carry_out(shell()).status == "completed"
 

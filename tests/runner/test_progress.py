@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airlox.runner.progress import TAIL_BYTES, ProgressTail
+from airlox.protocol.job import AnyRunner, ShellJob
+from airlox.runner.progress import TAIL_BYTES, ProgressTail, follow
+from airlox.runner.workspace import Places
 
 
 def test_whole_lines_come_once_and_are_marked(tmp_path: Path) -> None:
@@ -68,3 +72,30 @@ def test_tricks_show_nothing_and_block_nothing(tmp_path: Path, trick: str) -> No
         (work / "sub").symlink_to(secret)
     path = "sub/log" if trick == "link above" else "log"
     assert ProgressTail((work, path)).look() == b""
+
+
+def test_the_last_lines_of_a_job_come_once(tmp_path: Path) -> None:
+    job = ShellJob(
+        command=("true",),
+        files=(),
+        memory_mb=None,
+        target=AnyRunner(),
+        timeout_s=9,
+        progress_file="log",
+    )
+    places = Places(tmp_path, tmp_path, tmp_path, tmp_path, None)
+
+    class Live:
+        shown = b""
+
+        def write(self, stream: int, chunk: bytes) -> None:
+            self.shown += chunk
+
+    async def story() -> bytes:
+        live: Any = Live()
+        async with follow(job, places, live):
+            (tmp_path / "log").write_bytes(b"the end\n")
+        shown: bytes = live.shown
+        return shown
+
+    assert asyncio.run(story()) == b"[progress] the end\n"

@@ -49,7 +49,8 @@ def _add_join(actions: options.Actions) -> None:
     parser = actions.add(
         "join",
         "Run the jobs of a session on this machine until the session ends",
-        details="Takes a runner's link. Ctrl-C ends it: a job that runs is cancelled and reported.",
+        details="Takes a runner's link. Ctrl-C ends it: a job that runs is cancelled and reported. "
+        "One that has joined before waits for a relay that is away; a new one says so and ends.",
         example="airlox runner join --name gpu-box --labels gpu,a100 --sandbox local",
     )
     parser.add_argument("--name", required=True, help="what senders call it: a-z 0-9 . _ -")

@@ -12,21 +12,17 @@ failure with a cause. Either way an answer is in the spool before this module le
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 from msgspec import UNSET
 
 from airlox.client.membership import now_ms
 from airlox.errors import (
     AirloxError,
-    ConnectionLost,
     JobRefused,
-    RelayError,
     SandboxError,
     SessionClosed,
     StorageError,
@@ -40,17 +36,15 @@ from airlox.protocol.job import (
     CauseKind,
     Env,
     Job,
-    LabelledRunner,
     LeftOut,
-    OneRunner,
     PythonJob,
     code_sha256,
 )
-from airlox.protocol.keys import Role
 from airlox.protocol.live import STDERR, STDOUT
-from airlox.protocol.manifest import JobKind, Manifest
+from airlox.protocol.manifest import Manifest
 from airlox.runner import answer as answers
 from airlox.runner import facts
+from airlox.runner.admission import check_can_run, check_may_run
 from airlox.runner.answer import Answer
 from airlox.runner.bench import Bench
 from airlox.runner.inputs import Placing, place_script
@@ -67,10 +61,6 @@ from airlox.runner.spool import Started
 from airlox.runner.trees import TreeBringer
 from airlox.runner.workspace import Places, check_room
 from airlox.sandbox import base, sweep
-
-APPROVAL_S: Final = 10.0
-"""How long a job waits for the owner's signed approval, which may be on its way."""
-APPROVAL_POLL_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -125,16 +115,14 @@ async def _carry_out(
 ) -> None:
     """Everything that may be refused, and the run. The answer goes out before the folders go."""
     job = attempt.job
-    await _check_may_run(bench, running, attempt.order)
-    _check_can_run(bench, job)
+    await check_may_run(bench, running, attempt.order)
+    check_can_run(bench, job)
     if not answers.fits_at_all(bench.manifest, _blank(attempt)):
         raise JobRefused(
             "the session's items are too small for a result",
             code="result_too_large",
             hint="create a session with a larger item limit",
         )
-    for folder in (bench.folder, bench.options.cache_root):
-        check_room(folder, bench.options.disk_floor_bytes)
     attempt.input_sha256 = await _hash_inputs(bench, running, job)
     interpreter = await _interpreter(bench, job)
     attempt.env = facts.env(
@@ -158,60 +146,6 @@ async def _carry_out(
             await _hand_over(bench, running, attempt, answer)
         finally:
             await asyncio.to_thread(placing.remove_all)
-
-
-# ── may it, can it ───────────────────────────────────────────────────────────────────────────
-
-
-async def _check_may_run(bench: Bench, running: Running, order: Order) -> None:
-    """Raises JobRefused unless author, target and approval are right."""
-    if order.author.role not in (Role.OWNER, Role.SENDER):
-        raise JobRefused("jobs are by the owner or a sender", code="not_allowed")
-    target, options = order.job.target, bench.options
-    if isinstance(target, OneRunner) and target.participant_pub != bench.link.public:
-        raise JobRefused("the job is for another runner", code="wrong_target")
-    if isinstance(target, LabelledRunner) and not set(target.labels) <= set(options.labels):
-        raise JobRefused("the job is for a runner with other labels", code="wrong_target")
-    deadline = asyncio.get_running_loop().time() + APPROVAL_S
-    while not bench.link.may_take_jobs():
-        running.check()
-        if asyncio.get_running_loop().time() > deadline:
-            raise JobRefused(
-                "the owner has not approved this runner",
-                code="not_approved",
-                hint=f"airlox runner approve {options.name}",
-            )
-        with suppress(ConnectionLost, RelayError):
-            await bench.threads.call(bench.link.sync)
-        await asyncio.sleep(APPROVAL_POLL_S)
-
-
-def _check_can_run(bench: Bench, job: Job) -> None:
-    """Raises JobRefused when this runner does not offer what the job asks for."""
-    if _kind_of(job) not in bench.kinds:
-        raise JobRefused(
-            f"this runner takes no {_kind_of(job)} jobs",
-            code="kind_not_offered",
-            hint="choose another runner, or start this one with an interpreter (--python)",
-        )
-    most_mb = bench.options.memory_mb
-    if job.memory_mb is not None and most_mb is not None and job.memory_mb > most_mb:
-        raise JobRefused(
-            f"this runner gives a job at most {most_mb} MB of memory",
-            code="memory_not_offered",
-            hint=f"use --memory {most_mb} or less",
-        )
-    if job.require_layers is not UNSET:
-        on = bench.env.layers
-        missing = [layer for layer in job.require_layers if not on.get(layer)]
-        if missing:
-            raise JobRefused(
-                f"this runner's sandbox lacks {', '.join(missing)}", code="layer_missing"
-            )
-
-
-def _kind_of(job: Job) -> JobKind:
-    return JobKind.PYTHON if isinstance(job, PythonJob) else JobKind.SHELL
 
 
 # ── preparing ────────────────────────────────────────────────────────────────────────────────
@@ -266,50 +200,65 @@ async def _run(
 ) -> Answer:
     plan = plan_of(bench, attempt.job, places, interpreter)
     attempt.applied = facts.applied_limits(plan.limits, bench.report)
-    if not isinstance(attempt.job, PythonJob) and attempt.job.script is not UNSET:
-        script, owner = attempt.job.script, bench.sandbox.owner()
-        await asyncio.to_thread(place_script, places.home, script, owner)
+    await _place_script(bench, attempt.job, places)
     running.check()
     check_room(places.job, bench.options.disk_floor_bytes)
     await asyncio.to_thread(_begin, bench, attempt)
     attempt.begun = True
     redactor = Redactor(redactions_of(bench, places, interpreter))
-    captures = {stream: Capture(redactor) for stream in (STDOUT, STDERR)}
-    live = _live(bench, running, attempt.order.ref, redactor)
-
-    def take(stream: int, chunk: bytes) -> None:
-        captures[stream].write(chunk)
-        if live is not None:
-            live.write(stream, chunk)
-
+    heard = _Heard(redactor, _live(bench, running, attempt.order.ref, redactor))
     try:
-        async with follow(attempt.job, places, live):
+        async with follow(attempt.job, places, heard.live):
             outcome = await bench.sandbox.run(
                 plan,
-                on_output=take,
+                on_output=heard.take,
                 cancel=running.cancelled,
                 on_started=partial(_remember, bench, running.job, places),
             )
     finally:
-        totals = answers.NO_LIVE if live is None else await live.close()
+        await heard.close()
         bench.state.forget(running.job)
-    for capture in captures.values():
-        capture.close()
     if bench.session.return_out:
         attempt.files = await asyncio.to_thread(_gather, places.out, bench.manifest)
-    answer = _blank(attempt)
     return replace(
-        answer,
+        _blank(attempt),
         cause=_cause(bench, running, outcome),
         reason=_reason(bench, running, attempt, outcome, redactor),
         exit_code=outcome.exit_code if outcome.cause is base.Cause.EXIT else None,
         wall_ms=outcome.wall_ms,
         peak=answers.peak_of(outcome),
-        live=totals,
+        live=heard.totals,
         left_out=attempt.files.left_out,
-        stdout=captures[STDOUT],
-        stderr=captures[STDERR],
+        stdout=heard.captures[STDOUT],
+        stderr=heard.captures[STDERR],
     )
+
+
+class _Heard:
+    """What the program prints: kept for the result, and shown live in a full session."""
+
+    def __init__(self, redactor: Redactor, live: LiveOutput | None) -> None:
+        self.captures = {stream: Capture(redactor) for stream in (STDOUT, STDERR)}
+        self.live = live
+        self.totals = answers.NO_LIVE
+
+    def take(self, stream: int, chunk: bytes) -> None:
+        self.captures[stream].write(chunk)
+        if self.live is not None:
+            self.live.write(stream, chunk)
+
+    async def close(self) -> None:
+        """The program has ended."""
+        for capture in self.captures.values():
+            capture.close()
+        if self.live is not None:
+            self.totals = await self.live.close()
+
+
+async def _place_script(bench: Bench, job: Job, places: Places) -> None:
+    if not isinstance(job, PythonJob) and job.script is not UNSET:
+        owner = bench.sandbox.owner()
+        await asyncio.to_thread(place_script, places.home, job.script, owner)
 
 
 def _gather(out: Path, manifest: Manifest) -> Gathered:

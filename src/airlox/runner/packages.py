@@ -231,17 +231,21 @@ def _ask(python: Path) -> _Found | None:
         return None
 
 
+def _completed(command: tuple[str, ...], timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout_s,
+        env=_environ(),
+        check=False,
+    )
+
+
 def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
     """What a command of the operator's machine prints; None when it fails."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            env=_environ(),
-            check=False,
-        )
+        done = _completed(command, timeout_s)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
@@ -251,14 +255,7 @@ def _make(step: tuple[str, tuple[str, ...]], timeout_s: float) -> None:
     """Run one step of making an environment. Raises JobRefused with uv's last words."""
     name, command = step
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            env=_environ(),
-            check=False,
-        )
+        done = _completed(command, timeout_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _not_made(f"{name}: {type(error).__name__}") from None
     if done.returncode != 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,17 +34,23 @@ async def follow(job: Job, places: Places, live: LiveOutput | None) -> AsyncIter
         return
     below_start = job.progress_file if job.cwd is UNSET else f"{job.cwd}/{job.progress_file}"
     tail = ProgressTail((places.work, below_start), (places.out, job.progress_file))
-    task = asyncio.create_task(_follow(tail, live))
+    over = asyncio.Event()
+    task = asyncio.create_task(_follow(tail, live, over))
     try:
         yield
     finally:
-        task.cancel()
-        live.write(STDERR, tail.look())
+        over.set()
+        await task
 
 
-async def _follow(tail: ProgressTail, live: LiveOutput) -> None:
-    while True:
-        await asyncio.sleep(LOOK_S)
+async def _follow(tail: ProgressTail, live: LiveOutput, over: asyncio.Event) -> None:
+    """Look now and then, and once more when the program is over."""
+    last = False
+    while not last:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await over.wait()
+        last = over.is_set()
         live.write(STDERR, await asyncio.to_thread(tail.look))
 
 
