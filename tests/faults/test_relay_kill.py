@@ -101,6 +101,7 @@ def make_item(member: Member, number: int, size: int) -> SealedItem:
 
 
 def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(tmp_path: Path) -> None:
+    """P-REL-1, P-REL-2: over many kills."""
     data = str(tmp_path / "data")
     line = Line(data)
     try:
@@ -146,6 +147,7 @@ def check_all_there(http: Http, reader: Member, items: list[SealedItem]) -> None
 
 
 def test_a_kill_leaves_no_file_of_what_had_ended(tmp_path: Path) -> None:
+    """P-REL-4: after its end a session leaves nothing behind."""
     data = tmp_path / "data"
     with server("--data", str(data)) as running:
         http, world = Http(running.url), new_world()

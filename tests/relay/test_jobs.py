@@ -36,6 +36,7 @@ def relay(clock: Clock) -> Iterator[RelayThread]:
 
 
 def test_a_job_from_post_to_result(relay: RelayThread) -> None:
+    """P-FLR-4."""
     crew = Crew(relay)
     runner = crew.runner()
     item = crew.job()
@@ -207,6 +208,7 @@ def test_the_list_of_runners(relay: RelayThread) -> None:
 
 
 def test_heartbeats_are_answered_with_json(relay: RelayThread) -> None:
+    """P-FLR-2."""
     crew = Crew(relay)
     runner = crew.runner(ready=False)
     for said in ("{}", '{"job":null}', '{"job":"x","more":1}'):
@@ -226,6 +228,7 @@ def test_only_the_owner_approves_and_rejects(relay: RelayThread) -> None:
 
 
 def test_a_rejected_runner_is_told_cut_off_and_stays_rejected(relay: RelayThread) -> None:
+    """P-REL-4: tokens die on reject."""
     crew = Crew(relay)
     runner = crew.runner()
     item = crew.job()
@@ -242,6 +245,7 @@ def test_a_rejected_runner_is_told_cut_off_and_stays_rejected(relay: RelayThread
 
 
 def test_a_waiting_runner_is_a_recipient_of_its_own_approval(relay: RelayThread) -> None:
+    """P-FLR-3."""
     crew = Crew(relay)
     runner = crew.runner(ready=False)
     approval = crew.owner.person.post(RunnerApprove(participant_pub=runner.public), at_ms=now_ms())
@@ -306,6 +310,7 @@ def test_a_new_runner_stream_replaces_the_old_and_repeats_what_was_missed(
 
 
 def test_results_of_others_are_refused(relay: RelayThread) -> None:
+    """P-FLR-10 and P-RES-2: P-RES-2: from the assigned runner only."""
     crew = Crew(relay)
     assigned, other = crew.runner("a"), crew.runner("b")
     item = crew.job()
@@ -321,6 +326,7 @@ def test_results_of_others_are_refused(relay: RelayThread) -> None:
 
 
 def test_a_result_names_its_job_first(relay: RelayThread) -> None:
+    """P-RES-2: the job first among the references."""
     crew = Crew(relay)
     runner = crew.runner()
     item, text = crew.job(), crew.sender.say("x")
@@ -332,6 +338,7 @@ def test_a_result_names_its_job_first(relay: RelayThread) -> None:
 
 
 def test_a_job_has_one_result(relay: RelayThread) -> None:
+    """P-RES-2: once."""
     crew = Crew(relay)
     runner = crew.runner()
     item = crew.job()
@@ -345,6 +352,7 @@ def test_a_job_has_one_result(relay: RelayThread) -> None:
 
 
 def test_a_job_nobody_takes_is_lost(relay: RelayThread, clock: Clock) -> None:
+    """P-FLR-5 and P-REL-5: P-REL-5: the relay ends a job that is not taken."""
     crew = Crew(relay)
     runner = crew.runner()
     item = crew.job()
@@ -386,6 +394,7 @@ def target_of(runner: Member) -> str:
 def test_a_runner_away_for_too_long_loses_its_job_but_not_its_result(
     relay: RelayThread, clock: Clock
 ) -> None:
+    """P-REL-5, P-RES-2: `runner_lost` ends the wait; the result still comes, once."""
     crew = Crew(relay)
     runner = crew.runner()
     item = crew.job()
