@@ -280,7 +280,7 @@ class TestResultsThatDoNotCount:
 
 
 class TestChecksBeforeSending:
-    """[P-JOB-1] A refused invalid job looks to its sender like one that never ends, so nothing
+    """[P-FLR-8, P-JOB-1] A refused invalid job looks to its sender like one that never ends, so nothing
     invalid is ever sent."""
 
     @pytest.mark.parametrize(

@@ -408,6 +408,7 @@ class TestTermsHold:
     def test_item_times_are_clamped_into_the_session(
         self, people: People, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """P-FLR-6."""
         from airlox.client import outbox
 
         owner = people.owner()

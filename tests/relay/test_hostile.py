@@ -70,6 +70,7 @@ def test_any_bytes_in_any_body(crew: Crew, body: bytes) -> None:
 @FEW
 @given(st.data())
 def test_any_byte_of_a_post_changed(crew: Crew, data: Any) -> None:
+    """P-FLR-7."""
     frame = bytearray(crew.sender.person.say("some text", at_ms=now_ms()).frame())
     at = data.draw(st.integers(0, len(frame) - 1))
     frame[at] ^= data.draw(st.integers(1, 255))

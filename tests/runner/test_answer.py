@@ -119,7 +119,7 @@ class TestFit:
     def test_every_answer_fits_the_sessions_items(
         self, item_bytes: int, text: bytes, count: int
     ) -> None:
-        """[P-RES-3]"""
+        """P-FLR-11 and P-RES-3: [P-RES-3]"""
         small = manifest(item_bytes=item_bytes)
         if not answer.fits_at_all(small, completed()):
             return

@@ -102,6 +102,7 @@ def test_the_archive_is_the_same_for_the_same_files(tmp_path: Path) -> None:
 
 
 def test_no_more_than_62_files_are_sent_and_none_is_lost(tmp_path: Path) -> None:
+    """P-FLR-9."""
     found = gathered(tmp_path, {f"{n:03}.png": PNG for n in range(80)})
     assert len(found.files) == 62
     assert len(names_in(found)) == 80 - 61
