@@ -280,8 +280,8 @@ class TestResultsThatDoNotCount:
 
 
 class TestChecksBeforeSending:
-    """[P-FLR-8, P-JOB-1] A refused invalid job looks to its sender like one that never ends, so nothing
-    invalid is ever sent."""
+    """[P-FLR-8, P-JOB-1] A refused invalid job looks to its sender like one that never ends, so
+    nothing invalid is ever sent."""
 
     @pytest.mark.parametrize(
         ("options", "error"),
