@@ -39,7 +39,7 @@ NAME = "demo-box"
 SAMPLE = Path(__file__).parent / "sample"
 SAMPLE_COMMAND = ("python3", "-m", "unittest", "-v")
 
-_RELAY_PACKAGES = ("uvicorn", "starlette")
+_RELAY_PACKAGES = ("uvicorn", "httptools")
 _ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _START_S = 30.0
 _JOIN_S = 60.0
