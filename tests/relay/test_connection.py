@@ -16,7 +16,7 @@ from airlox.protocol.keys import Role
 from airlox.relay import connection
 from airlox.relay.config import Config
 from airlox.relay.connection import HEAD_BYTES, JOINED_BYTES, JoinedWrites
-from airlox.relay.server import most_connections
+from airlox.relay.server import fit_open_files
 from support.relay import Http, RelayThread, create, join, new_world, until
 
 
@@ -187,8 +187,19 @@ def answers(relay: RelayThread) -> bool:
         return False
 
 
-def test_connections_leave_descriptors_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config(max_connections=1000, max_transfers=10)
-    for allowed, most in ((1_000_000, 1000), (500, 416), (50, 1), (resource.RLIM_INFINITY, 1000)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, given=allowed: (given, given))
-        assert most_connections(config) == most
+@pytest.mark.parametrize(
+    ("allowed", "connections", "transfers"),
+    [
+        (1_000_000, 1000, 128),
+        (500, 292, 72),
+        (256, 128, 32),
+        (50, 1, 1),
+        (resource.RLIM_INFINITY, 1000, 128),
+    ],
+)
+def test_few_descriptors_mean_fewer_connections_and_transfers_not_none(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, connections: int, transfers: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
+    fitted = fit_open_files(Config(max_connections=1000, max_transfers=128))
+    assert (fitted.max_connections, fitted.max_transfers) == (connections, transfers)

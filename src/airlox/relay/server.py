@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import socket
@@ -80,16 +81,23 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def most_connections(config: Config) -> int:
-    """As many as are allowed and leave the store enough descriptors."""
+def fit_open_files(config: Config) -> Config:
+    """The settings with no more connections and transfers than there are descriptors for.
+
+    A transfer may need two beside its connection; at most a third of what the store leaves goes
+    to them, so that few descriptors mean fewer of both, not a relay that serves nobody.
+    """
     if sys.platform == "win32":
-        return config.max_connections
+        return config
     import resource
 
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
-        return config.max_connections
-    return min(config.max_connections, max(1, allowed - STORE_FILES - 2 * config.max_transfers))
+        return config
+    spare = allowed - STORE_FILES
+    transfers = min(config.max_transfers, max(1, spare // 6))
+    connections = min(config.max_connections, max(1, spare - 2 * transfers))
+    return dataclasses.replace(config, max_connections=connections, max_transfers=transfers)
 
 
 class _Server(uvicorn.Server):
@@ -119,12 +127,13 @@ class RelayServer:
         listener: socket.socket,
         clock: Clock | None = None,
     ) -> None:
-        self.relay = Relay(config, make_store(config), clock)
+        fitted = fit_open_files(config)
+        self.relay = Relay(fitted, make_store(fitted), clock)
         self.url = address_of(listener)
         self._listener = listener
-        connections = most_connections(config)
-        if connections < config.max_connections:
-            log.info("the limit of open files is the limit", extra={"connections": connections})
+        if fitted != config:
+            fewer = {"connections": fitted.max_connections, "transfers": fitted.max_transfers}
+            log.info("the limit of open files is the limit", extra=fewer)
         self._uvicorn = uvicorn.Config(
             App(self.relay, version),
             http=Connection,
@@ -136,7 +145,7 @@ class RelayServer:
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
-            limit_concurrency=connections + 1,
+            limit_concurrency=fitted.max_connections + 1,
             backlog=BACKLOG,
         )
         self._server: _Server | None = None
