@@ -117,12 +117,14 @@ class StoredItem:
         "wants",
     )
 
-    def __init__(self, record: records.Posted, seq: int, author: Participant) -> None:
+    def __init__(
+        self, record: records.Posted, seq: int, author: Participant, envelope_sha256: bytes
+    ) -> None:
         self.seq = seq
         self.kind = record.kind
         self.size = record.size
         self.blob_sha256 = record.blob_sha256
-        self.envelope_sha256 = sha256(record.envelope.encode())
+        self.envelope_sha256 = envelope_sha256
         self.author_bit = author.bit
         self.acks = 0
         self.has_blob = True
@@ -326,7 +328,9 @@ class Session:
     def _on_posted(self, record: records.Posted) -> None:
         author = self.participants[PublicKey(record.author)]
         item_id = ItemId(record.item)
-        self.items[item_id] = StoredItem(record, len(self.events), author)
+        underway = self.underway.get(item_id)
+        digest = underway.envelope_sha256 if underway else sha256(record.envelope.encode())
+        self.items[item_id] = StoredItem(record, len(self.events), author, digest)
         self.sealed_bytes += record.size
         self.add_event(EventKind.ITEM, {"envelope": record.envelope})
         if record.target is not None:
