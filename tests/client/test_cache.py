@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airlox import safefs
 from airlox.client import cache as cache_module
-from airlox.client.cache import Identity, SessionCache, default_root, sweep
+from airlox.client.cache import EXPIRED_KEPT_MS, Identity, SessionCache, default_root, sweep
 from airlox.client.filelock import file_lock
 from airlox.errors import StorageError
 from airlox.protocol.view import Event
@@ -254,6 +254,9 @@ def test_a_held_lock_is_named(cache: SessionCache, monkeypatch: pytest.MonkeyPat
         pass
 
 
+LATE_MS = NOW_MS + 2 * HOUR_MS + EXPIRED_KEPT_MS
+
+
 class TestSweep:
     def fill(self, root: Path, world: World) -> Path:
         cache = SessionCache(root, world.manifest.session_id)
@@ -268,20 +271,25 @@ class TestSweep:
         runner = SessionCache(tmp_path, SID)
         runner.make()
         (tmp_path / "machines").mkdir()
-        sweep(str(tmp_path), NOW_MS + 2 * HOUR_MS)
+        sweep(str(tmp_path), LATE_MS)
         assert not expired.exists()
         assert eternal.exists()
         assert young.exists()
         assert Path(runner.folder).exists()
         assert (tmp_path / "machines").exists()
 
+    def test_a_clock_that_is_days_ahead_costs_no_identity(self, tmp_path: Path) -> None:
+        live = self.fill(tmp_path, World())
+        sweep(str(tmp_path), NOW_MS + 2 * 24 * HOUR_MS)
+        assert live.exists()
+
     def test_at_most_once_an_hour(self, tmp_path: Path) -> None:
         sweep(str(tmp_path), NOW_MS)
         expired = self.fill(tmp_path, World())
-        sweep(str(tmp_path), NOW_MS + 2 * HOUR_MS)
+        sweep(str(tmp_path), LATE_MS)
         assert expired.exists()
         os.utime(tmp_path / ".swept", (0, 0))
-        sweep(str(tmp_path), NOW_MS + 2 * HOUR_MS)
+        sweep(str(tmp_path), LATE_MS)
         assert not expired.exists()
 
     def test_what_killed_processes_left_goes(self, tmp_path: Path) -> None:
@@ -311,7 +319,7 @@ class TestSweep:
         root = tmp_path / "root"
         root.mkdir()
         (root / SID).symlink_to(elsewhere)
-        sweep(str(root), NOW_MS + 2 * HOUR_MS)
+        sweep(str(root), LATE_MS)
         assert (elsewhere / "manifest.json").exists()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airlox.client.cache import EXPIRED_KEPT_MS
 from airlox.client.membership import now_ms
 from airlox.errors import UsageError
 from airlox.protocol.invite import owner_invite
@@ -52,7 +53,7 @@ def test_the_sandbox_is_told_where_toolchains_may_lie(
 
 
 def test_state_of_expired_sessions_goes_and_no_other(tmp_path: Path) -> None:
-    past, future = now_ms() - 1000, now_ms() + 60_000
+    past, future = now_ms() - EXPIRED_KEPT_MS - 1000, now_ms() - EXPIRED_KEPT_MS + 60_000
     old, new = state(tmp_path, "ax_old", past), state(tmp_path, "ax_new", future)
     unknown, running = state(tmp_path, "ax_unknown", None), state(tmp_path, "ax_running", past)
     damaged = state(tmp_path, "ax_damaged", None)

@@ -36,6 +36,9 @@ from airlox.protocol.limits import MANIFEST_BYTES, TIMELINE_BYTES
 from airlox.protocol.view import Event
 
 SWEEP_EVERY_S: Final = 3600.0
+EXPIRED_KEPT_MS: Final = 3 * 86_400_000
+"""What is kept of a session goes this long after its expiry: a clock that is wrong by days must
+not cost anybody the identity of a session that lives."""
 EVENTS_BYTES: Final = 2 * TIMELINE_BYTES
 """Bound of `events.jsonl`: what a reader keeps of a session, and room for its escapes."""
 SMALL_BYTES: Final = 64 * 1024
@@ -257,8 +260,8 @@ class _EventLog:
 
 
 def sweep(root: str, now_ms: int) -> None:
-    """Delete the caches under `root` whose session has expired, and in the others what killed
-    processes left unfinished; at most once an hour.
+    """Delete the caches under `root` whose session expired `EXPIRED_KEPT_MS` ago, and in the
+    others what killed processes left unfinished; at most once an hour.
 
     Folders that hold no readable manifest are not deleted. Never raises.
     """
@@ -272,7 +275,7 @@ def sweep(root: str, now_ms: int) -> None:
         for name in names:
             folder = os.path.join(root, name)
             expires_at_ms = _expiry(folder)
-            if expires_at_ms is not None and expires_at_ms <= now_ms:
+            if expires_at_ms is not None and expires_at_ms + EXPIRED_KEPT_MS <= now_ms:
                 _remove_folder(folder)
             else:
                 for part in ("", "blobs", "state"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from airlox import safefs
-from airlox.client.cache import SessionCache
+from airlox.client.cache import EXPIRED_KEPT_MS, SessionCache
 from airlox.client.membership import Profile, enter, now_ms, rejoin
 from airlox.client.relay_api import RelayApi
 from airlox.errors import AirloxError, UsageError
@@ -307,10 +307,10 @@ def _note_expiry(folder: Path, manifest: Manifest) -> None:
 
 
 def _forget_expired(root: Path) -> None:
-    """Remove the state folders of runners whose session has expired and that do not run."""
+    """Remove the state folders of runners whose session expired long ago and that do not run."""
     for note in root.glob(f"ax_*/*/{_EXPIRES}"):
         with suppress(AirloxError, ValueError, OSError):
-            if int(safefs.read_bounded(note, _EXPIRES_BYTES)) < now_ms():
+            if int(safefs.read_bounded(note, _EXPIRES_BYTES)) + EXPIRED_KEPT_MS < now_ms():
                 with lock_state(note.parent):
                     remove_tree(note.parent)
                 note.parent.parent.rmdir()

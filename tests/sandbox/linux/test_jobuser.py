@@ -45,6 +45,15 @@ def test_two_state_folders_never_share_one(tmp_path: Path, locks: Path) -> None:
     assert one.uid != two.uid
 
 
+def test_each_folder_looks_from_a_place_of_its_own(tmp_path: Path) -> None:
+    """So a newcomer hardly ever takes the uid of a runner that is away."""
+    found = {
+        jobuser.choose(state(tmp_path, f"{n}"), None, lock_dir=tmp_path / f"locks{n}").uid
+        for n in range(4)
+    }
+    assert len(found) > 1
+
+
 def test_whoever_works_on_the_same_folder_shares_it(tmp_path: Path, locks: Path) -> None:
     folder = state(tmp_path, "one")
     first = jobuser.choose(folder, None, lock_dir=locks)

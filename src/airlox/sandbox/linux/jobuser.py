@@ -4,14 +4,18 @@ Named by the operator, else the account `airlox-job`, else a free uid of the ran
 keeps for dynamic users, so that a root shell in a container works without set-up. A free uid is
 written into the state folder and used again at the next start, because workspaces belong to it,
 and it is locked machine-wide for the life of the runner, so that two state folders never share one.
+Each state folder looks from a place of its own, as systemd does by the names of services: else
+another would take the first free uid while the runner that keeps it is away.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import pwd
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +75,7 @@ def _dynamic(state_dir: Path, lock_dir: Path) -> JobUser:
     kept = _kept(state_dir)
     try:
         lock_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for uid in (kept,) if kept is not None else DYNAMIC_UIDS:
+        for uid in (kept,) if kept is not None else _from_own_place(state_dir):
             lock_fd = _lock(lock_dir / str(uid), state_dir) if _unused(uid) else None
             if lock_fd is not None:
                 if uid != kept:
@@ -80,6 +84,14 @@ def _dynamic(state_dir: Path, lock_dir: Path) -> JobUser:
     except OSError as error:
         raise refusal("root_no_user", f"{error.filename}: {error.strerror}") from error
     raise refusal("root_no_user", f"uid {kept} is in use" if kept else "no uid is free")
+
+
+def _from_own_place(state_dir: Path) -> Iterator[int]:
+    """All uids of the range, from the one that the folder's name leads to."""
+    digest = hashlib.sha256(os.fsencode(state_dir.resolve())).digest()
+    first = int.from_bytes(digest[:8], "big") % len(DYNAMIC_UIDS)
+    yield from DYNAMIC_UIDS[first:]
+    yield from DYNAMIC_UIDS[:first]
 
 
 def _kept(state_dir: Path) -> int | None:
