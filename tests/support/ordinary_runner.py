@@ -58,7 +58,8 @@ def ordinary_home() -> Iterator[Path]:
 
 
 def _python() -> Any:
-    if os.geteuid() != 0 or _is_open_to_all(sys.executable):
+    # A virtual environment of copies can be open to all while what it is based on is not.
+    if os.geteuid() != 0 or all(map(_is_open_to_all, (sys.executable, os.__file__))):
         return sys.executable
     return _SYSTEM_PYTHON if os.path.exists(_SYSTEM_PYTHON) else None
 
