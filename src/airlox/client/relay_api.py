@@ -24,6 +24,7 @@ from typing import Final, NoReturn, TypeVar
 import msgspec
 
 from airlox import __version__
+from airlox.client.connection import READ_BYTES
 from airlox.client.deadline import Deadline
 from airlox.client.transport import Answer, Line, Transport, one_line
 from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
@@ -42,6 +43,13 @@ TOKEN_CHARS: Final = 4096
 STATE_CHARS: Final = 40
 RUNNERS: Final = 1024
 """Most runners of a list that are looked at: each costs the check of a signature."""
+VALUES: Final = 4_000_000
+"""Most values in one answer. The largest honest list of events has about half of that; in memory
+a value takes dozens of bytes, however few it has on the wire."""
+JUNK: Final = 10_000
+"""Most entries without a number in a list of events."""
+NEWS: Final = 65_536
+"""Most events of a job that are taken from one answer; the next has the others."""
 CLOCK_SLACK_S: Final = 60.0
 RETRIES: Final = 3
 RETRY_WAIT_S: Final = 0.3
@@ -283,7 +291,9 @@ class RelayApi:
 
     def audit(self) -> bytes:
         """The trail as JSON lines, unverified."""
-        return self._get(wire.audit(self.session_id), limit=4 * wire.ANSWER_BYTES).body
+        answer = self._get(wire.audit(self.session_id), limit=4 * wire.ANSWER_BYTES)
+        self._check_values(answer, "audit trail")
+        return answer.body
 
     # -- events ------------------------------------------------------------------------------
 
@@ -298,7 +308,14 @@ class RelayApi:
         except RelayError as error:
             raise self.end_of_session(error) from error
         raw = self._decode(answer, _EventsAnswer, "list of events").events
-        return [event for event in map(parse_event, raw) if event is not None]
+        events, junk = [], 0
+        for entry in raw:
+            event = parse_event(entry)
+            if event is not None:
+                events.append(event)
+            elif (junk := junk + 1) > JUNK:
+                self._not_a_relay("list of events")
+        return events
 
     def job_news(self, job: str, from_byte: int | None) -> list[SseEvent]:
         """What the job's stream would say at once: live output from a byte on, state, result.
@@ -310,7 +327,13 @@ class RelayApi:
             answer = self._get(path, limit=wire.ANSWER_BYTES)
         except RelayError as error:
             raise self.end_of_session(error) from error
-        return SseParser().feed(answer.body)
+        parser, body = SseParser(), memoryview(answer.body)
+        events: list[SseEvent] = []
+        for at in range(0, len(body), READ_BYTES):
+            events += parser.feed(bytes(body[at : at + READ_BYTES]))
+            if len(events) >= NEWS:
+                break
+        return events
 
     def open_stream(
         self,
@@ -527,7 +550,18 @@ class RelayApi:
         code, message = one_line(said.error) or "error", one_line(said.message)
         return RelayError(answer.status, code, message, hint=_HINTS.get(code))
 
+    def _check_values(self, answer: Answer, what: str) -> None:
+        """Raises ProtocolError for an answer that would unpack to far more than it is."""
+        body = answer.body
+        if len(body) > VALUES and sum(map(body.count, (b",", b"[", b"{", b"\n"))) > VALUES:
+            raise ProtocolError(
+                f"the {what} from {self.relay} has more than {VALUES} values",
+                code="answer_too_large",
+                hint="the relay is faulty or hostile",
+            )
+
     def _decode(self, answer: Answer, type_: type[T], what: str) -> T:
+        self._check_values(answer, what)
         try:
             return msgspec.json.decode(answer.body, type=type_)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -25,6 +25,7 @@ import msgspec
 
 from airlox.client.connection import (
     IDLE_TIMEOUT_S,
+    READ_BYTES,
     Connection,
     ProxyRefused,
     parse_address,
@@ -385,10 +386,29 @@ def _read_body(response: http.client.HTTPResponse, limit_bytes: int, where: str)
     )
     if response.length is not None and response.length > limit_bytes:
         raise too_large
-    body = response.read(limit_bytes + 1)
+    if response.chunked:
+        body = _read_chunks(response, limit_bytes + 1)
+    else:
+        body = response.read(limit_bytes + 1)
     if len(body) > limit_bytes:
         raise too_large
     if response.length:
         raise http.client.IncompleteRead(body, response.length)
-    response.read()  # takes the end mark of a chunked answer, so that the connection can be kept
     return body
+
+
+def _read_chunks(response: http.client.HTTPResponse, most: int) -> bytes:
+    """Up to `most` bytes of a chunked answer; with its end mark, so that the connection can be
+    kept.
+
+    Read piece by piece: `http.client` keeps each chunk of one reading as an object, and a chunk
+    may be a byte.
+    """
+    pieces, left = [], most
+    try:
+        while left and (piece := response.read(min(left, READ_BYTES))):
+            pieces.append(piece)
+            left -= len(piece)
+    except ValueError as error:
+        raise http.client.HTTPException("a malformed chunk") from error
+    return b"".join(pieces)

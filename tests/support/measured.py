@@ -1,0 +1,29 @@
+"""Runs a module as a program and writes down how much memory it took: `measured.py FILE MODULE
+ARGUMENT…`. The number is the largest resident size of this process, in kB."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+
+def peak_kb(pid: int | str = "self") -> int:
+    """The largest resident size of a process so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1])
+    raise AssertionError("the kernel does not say")
+
+
+def main() -> None:
+    path, module = sys.argv[1:3]
+    sys.argv = [module, *sys.argv[3:]]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        Path(path).write_text(str(peak_kb()))
+
+
+if __name__ == "__main__":
+    main()
