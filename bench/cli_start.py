@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bench.measure import BIN, Row, alternate, run
+from bench.measure import BIN, Row, alternate, compile_first, run
 
 
 def rows() -> list[Row]:
+    compile_first()
     python = str(BIN / "python")
     found = []
     for flag, target in (("--version", "≤ 1.6"), ("--help", "≤ 3")):

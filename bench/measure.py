@@ -34,16 +34,13 @@ class Row(NamedTuple):
         return self.ours / self.peer if self.peer else float("nan")
 
 
-def best_of(call: Callable[[], object], *, times: int, warm: int = 2) -> float:
-    """Median of `times` runs in milliseconds, after `warm` runs that do not count."""
-    for _ in range(warm):
-        call()
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        call()
-        spent.append((time.perf_counter() - start) * 1000)
-    return statistics.median(spent)
+def compile_first() -> None:
+    """Bytecode as an installed package has it: a checkout may be without."""
+    import compileall
+
+    import airlox
+
+    compileall.compile_dir(str(Path(airlox.__file__).parent), quiet=1)
 
 
 def alternate(

@@ -14,10 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.box import Box, box
-from bench.measure import Row, alternate, folder, free_port, process, run, wait_for_port
+from bench.measure import (
+    Row,
+    alternate,
+    compile_first,
+    folder,
+    free_port,
+    process,
+    run,
+    wait_for_port,
+)
 
 
 def rows() -> list[Row]:
+    compile_first()
     sshd = shutil.which("sshd") or "/usr/sbin/sshd"
     if not Path(sshd).exists() or shutil.which("ssh") is None:
         raise RuntimeError("sshd is missing: apt-get install openssh-server openssh-client")
