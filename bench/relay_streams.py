@@ -40,10 +40,9 @@ def rows() -> list[Row]:
 
 
 def _ours() -> float:
-    from support.world import World
-
     from airlox.protocol import wire
     from airlox.protocol.keys import Role
+    from support.world import World
 
     world = World(now_ms=int(time.time() * 1000))
     sid = world.keys.session_id
