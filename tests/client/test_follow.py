@@ -16,6 +16,7 @@ from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
 from airlox.errors import ConnectionLost, RelayError, ValidationError
 from airlox.protocol.item import ItemRef
+from airlox.protocol.job import LiveTotals
 from airlox.protocol.keys import Role
 from airlox.protocol.live import LiveWriter, Piece
 from airlox.protocol.sse import SseEvent
@@ -118,6 +119,62 @@ def test_a_runner_that_is_not_approved_is_not_heard(desk: Desk) -> None:
     desk.approved = False
     assert desk.read(segments(desk.writer(), 1)[0]) == []
     assert "not approve" in desk.warnings[0]
+
+
+class TestTheResult:
+    """[P-LIV-2] What the signed result names is compared with what came."""
+
+    def end(self, desk: Desk, writer: LiveWriter, **changes: Any) -> list[str]:
+        """The warnings once a result has come that names this writer's output."""
+        totals = {
+            "dropped_bytes": 0,
+            "head": writer.head,
+            "segments": writer.n,
+            "stderr_bytes": 0,
+            "stdout_bytes": writer.offset,
+        }
+        live = LiveTotals(**(totals | changes))
+        final = SimpleNamespace(live=live, runner=desk.runner.public)
+        desk.follower._job.final = final  # type: ignore[misc, assignment]
+        desk.follower._compare()
+        return desk.warnings
+
+    def written(self, desk: Desk, count: int) -> tuple[list[bytes], LiveWriter]:
+        frames, writer = [], desk.writer()
+        for number in range(count):
+            frame, writer = writer.write([Piece(1, f"{number}\n".encode())])
+            frames.append(frame)
+        return frames, writer
+
+    def test_all_of_it_came(self, desk: Desk) -> None:
+        frames, writer = self.written(desk, 3)
+        for frame in frames:
+            desk.read(frame)
+        assert self.end(desk, writer) == []
+
+    def test_nothing_came(self, desk: Desk) -> None:
+        assert self.end(desk, self.written(desk, 3)[1]) == []
+
+    def test_the_end_was_withheld(self, desk: Desk) -> None:
+        frames, writer = self.written(desk, 3)
+        desk.read(frames[0])
+        assert "missing, from byte 2 to 6" in self.end(desk, writer)[0]
+
+    @pytest.mark.parametrize(
+        "changes", [{"head": "A" * 43}, {"stdout_bytes": 5}, {"segments": 1}, {"segments": 2**31}]
+    )
+    def test_another_output_is_named(self, desk: Desk, changes: dict[str, Any]) -> None:
+        frames, writer = self.written(desk, 2)
+        for frame in frames:
+            desk.read(frame)
+        assert len(self.end(desk, writer, **changes)) == 1
+
+    def test_it_was_another_runner_s(self, desk: Desk) -> None:
+        other = desk.world.person(Role.RUNNER, "other")
+        frames, writer = self.written(desk, 2)
+        desk.read(frames[0])
+        desk.runner = other
+        assert "not the one" in self.end(desk, writer)[0]
 
 
 class TestQuestions:

@@ -29,7 +29,8 @@ def relay() -> Iterator[RelayThread]:
 
 @pytest.fixture
 def liar(relay: RelayThread) -> Iterator[LyingRelay]:
-    with LyingRelay(relay.url) as made:
+    made = LyingRelay(relay.url)
+    with made:
         yield made
         made.honest()
 

@@ -94,9 +94,10 @@ class Follower:
 
     def follow(self) -> Iterator[Output]:
         """Yields output until the job has ended (`job.final`), the deadline, or `close`."""
-        if self._core.manifest.has(Feature.LIVE) and (yield from self._follow_job()):
-            return
-        self._follow_session()
+        has_live = self._core.manifest.has(Feature.LIVE)
+        if not (has_live and (yield from self._follow_job())):
+            self._follow_session()
+        self._compare()
 
     # -- the job's own stream ----------------------------------------------------------------
 
@@ -193,6 +194,24 @@ class Follower:
             if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
                 raise PolicyError("it is by a runner that the owner did not approve")
         return runner
+
+    def _compare(self) -> None:
+        """Tell it when the live output is not all of what the signed result names.
+
+        Whoever saw nothing of it has the result's output in its place, and is told nothing.
+        """
+        reader, final = self._reader, self._job.final
+        if reader is None or reader.last is None or final is None or final.live is None:
+            return
+        last, live = reader.last, final.live
+        total = live.stdout_bytes + live.stderr_bytes
+        if (last.link, last.header.n + 1, last.end) == (live.head, live.segments, total):
+            return
+        if final.runner == reader.runner and last.header.n + 1 < live.segments:
+            what = f"the end of the live output is missing, from byte {last.end} to {total}"
+        else:
+            what = "the live output is not the one that the signed result names"
+        self._warn(f"{what}; the result has what is kept")
 
     def _answer(self, event: SseEvent) -> None:
         """The runner lacks content of the tree: send exactly that."""
