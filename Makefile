@@ -4,12 +4,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What `make demo` runs on the "other machine", in the working tree that it sent there.
 DEMO ?= python -m pytest -q -p no:cacheprovider tests/protocol
+# How long `make faults` makes faults, and what it draws them from.
+SECONDS ?= 120
+SEED ?= 1
 # A folder, file or test for `make test`; any options of pytest.
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-all bench vectors lock
+.PHONY: help setup demo check format test test-all faults bench vectors lock
 .PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## this list
@@ -50,6 +53,9 @@ test: setup ## every test that is not slow (ARGS=tests/relay for some of them)
 # Exit status 5 of pytest says that no test is marked slow: all of them ran above.
 test-all: test ## every test: those of `make test`, then the slow ones
 	$(PYTEST) -m slow $(ARGS) || [ $$? -eq 5 ]
+
+faults: setup ## kill, cut, fill and stop real processes for SECONDS=120 with SEED=1, then check all
+	@PYTHONPATH=src:tests $(BIN)/python -m faults.campaign --seconds $(SECONDS) --seed $(SEED)
 
 bench: setup ## timings beside named peers; results belong into docs/benchmarks.md
 	$(BIN)/python bench/run.py

@@ -85,14 +85,7 @@ def campaign(root: Path, size: Size, *, inside: bool) -> tuple[dict[str, Any], l
 
 
 def _look(stage: Stage, owner: Session) -> tuple[list[str], dict[str, Any]]:
-    views = {}
-    for actor in stage.people:
-        actor.process.kill()
-        last = stage.final_view(actor)
-        last.start()
-        last.wait(VIEW_S)
-        name = actor.process.name
-        views[name] = read_journal(stage.journal(f"{name}.final"))
+    views = _final_views(stage)
     journals = {
         actor.process.name: read_journal(stage.journal(actor.process.name))
         for actor in stage.people
@@ -109,6 +102,18 @@ def _look(stage: Stage, owner: Session) -> tuple[list[str], dict[str, Any]]:
         *checks.check_ledger(session, stage.root / "ledger"),
     ]
     return wrong, checks.figures(session, journals)
+
+
+def _final_views(stage: Stage) -> dict[str, checks.Notes]:
+    """What everybody has in the end, by the name of the person."""
+    tellers = []
+    for actor in stage.people:
+        actor.process.kill()
+        tellers.append(stage.final_view(actor))
+        tellers[-1].start()
+    for teller in tellers:
+        teller.wait(VIEW_S)
+    return {each.name: read_journal(stage.journal(f"{each.name}.final")) for each in tellers}
 
 
 def _end(stage: Stage, owner: Session) -> list[str]:

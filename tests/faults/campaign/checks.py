@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,9 @@ def _check_sender(session: Session, name: str, notes: Notes) -> Iterator[str]:
         if note["kind"] == "ack" and note["id"] not in session.jobs:
             yield f"{name} {note['n']} was accepted and is no job"
         if note["kind"] == "not_taken" and note["id"] in session.jobs:
-            yield f"{name} {note['n']} was refused and is a job"
+            end = session.ends[note["id"]]
+            if end is None or end.signed or end.reason != note["code"]:
+                yield f"{name} {note['n']} was refused and ended otherwise"
         if note["kind"] == "end":
             end = session.ends.get(note["id"])
             told = (note["status"], note["reason"])
@@ -165,7 +168,8 @@ def check_folders_of_runners(root: Path) -> Iterator[str]:
     """Nothing of ended jobs is kept."""
     for kept in ("run", "jobs", "started", "spool", "trash"):
         for path in root.glob(f"disks/box*/cache/runner/ax_*/*/{kept}/*"):
-            yield f"left behind: {path.relative_to(root)}"
+            below = [str(each.relative_to(path)) for each in islice(path.rglob("*"), 20)]
+            yield f"left behind: {path.relative_to(root)} {below}"
 
 
 def check_folders_of_relay(root: Path) -> Iterator[str]:
@@ -204,11 +208,10 @@ def figures(session: Session, journals: Mapping[str, Notes]) -> dict[str, Any]:
         if end is not None:
             cause = end.cause.kind if end.cause is not None else end.reason
             ends[f"{'signed' if end.signed else 'relay'} {end.status}: {cause}"] += 1
-    texts = sum(record.envelope is not None for record in session.records)
     return {
         "items acknowledged": kinds["items ack"],
         "items tried": kinds["items try"],
-        "items in the session": texts,
+        "items in the session": len(session.order),
         "jobs accepted": kinds["jobs ack"],
         "jobs in the session": len(session.jobs),
         "jobs not taken": kinds["jobs not_taken"],
@@ -218,6 +221,19 @@ def figures(session: Session, journals: Mapping[str, Notes]) -> dict[str, Any]:
         ),
         "ends": dict(ends.most_common()),
         "items streamed": kinds["read seen"],
+        "of them late": sum(_late(notes) for notes in journals.values()),
         "errors survived": dict(codes.most_common()),
         "warnings": dict(warnings.most_common(8)),
     }
+
+
+def _late(notes: Notes) -> int:
+    """How many items a reader was given after later ones, since they could not be had before."""
+    late, last = 0, -1
+    for note in notes:
+        if note["kind"] == "seen":
+            late += note["seq"] < last
+            last = max(last, note["seq"])
+        elif note["kind"] in ("stream", "joined"):
+            last = -1
+    return late
