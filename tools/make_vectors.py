@@ -65,9 +65,11 @@ def limits(**changes: Any) -> manifest.JobLimits:
     return manifest.JobLimits(**(values | changes))
 
 
-def full_manifest(
-    features: tuple[manifest.Feature, ...] = tuple(manifest.ALL_FEATURES), **changes: Any
-) -> str:
+PINNED = (manifest.Feature.LIVE, manifest.Feature.PINS, manifest.Feature.TREES)
+"""What the vectors' full session switches on: later features do not change them."""
+
+
+def full_manifest(features: tuple[manifest.Feature, ...] = PINNED, **changes: Any) -> str:
     return manifest.build_manifest(
         OWNER_SEED,
         mode=manifest.Mode.EXECUTE,
@@ -284,6 +286,8 @@ def manifest_cases() -> list[Case]:
 
     return [
         check("full", FULL),
+        check("history", full_manifest((manifest.Feature.HISTORY, *PINNED))),
+        check("history-only", change(features=["history"])),
         check("live-only", full_manifest((manifest.Feature.LIVE,), packages=("pandas",))),
         check("shell-only", full_manifest(kinds=(manifest.JobKind.SHELL,))),
         check("features-empty", change(features=[])),

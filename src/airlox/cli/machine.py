@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airlox.client.shown import Runner
 
 KINDS = ("python", "shell")
-FEATURES = ("live", "trees")
+FEATURES = ("history", "live", "trees")
 DEFAULT_RUNTIME = "python3.12"
 _JOB_TIMEOUT_S = 1800
 _JOB_MEMORY_MB = 4096

@@ -80,3 +80,9 @@ TIMELINE_BYTES: Final = 64 * MIB
 """Joins and envelopes that a reader keeps of a session; 0.1.0 can read half of that."""
 EVENT_JUMP: Final = 10_000
 """A jump of the event number beyond this is a relay's fault or lie, and is dropped."""
+PAGE_EVENTS: Final = 1000
+"""Events in one page of `/events` in sessions with `history`."""
+PAGE_BYTES: Final = 1 * MIB
+"""A page ends with the first event beyond this size."""
+FORGOTTEN_RANGES: Final = 1000
+"""Ranges in one `forgotten` event. Relays count on it when they read their logs: it stays."""

@@ -9,6 +9,8 @@ Source: docs/protocol.md, "Events" and "Items".
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -37,7 +39,7 @@ from airlox.protocol.item import (
 )
 from airlox.protocol.job import Job, Result, bind_result, check_result_for_job
 from airlox.protocol.keys import Role, parse_public_key
-from airlox.protocol.manifest import Manifest
+from airlox.protocol.manifest import Feature, Manifest
 from airlox.protocol.payload import (
     File,
     JobCancel,
@@ -186,8 +188,11 @@ class Change(msgspec.Struct, frozen=True):
     item: ItemId | None = None
     participant: PublicKey | None = None
     fault: str | None = None
+    forgotten: tuple[ItemId, ...] = ()
+    """Items that are no longer known: the relay forgot them, and they were of finished jobs."""
 
 
+_MISSING: Final = 100
 _WORD_CHARS: Final = 40
 """Of a word of the relay, such as a job's state."""
 
@@ -215,6 +220,11 @@ class SessionView:
         self._results: dict[str, list[Item]] = {}
         self.cancels: dict[str, PublicKey] = {}
         """Jobs with a signed cancel, and who signed it."""
+        self.has_forgotten = False
+        """Whether the relay said that it forgot something of this session."""
+        self.missing: list[tuple[int, int]] = []
+        """Numbers the relay neither sent nor said to have forgotten: the first such ranges. Kept
+        in sessions with `history` only: elsewhere a relay says nothing of gaps."""
 
     # ── events ──────────────────────────────────────────────────────────────────────────────
 
@@ -222,8 +232,11 @@ class SessionView:
         """Takes one event. Never raises for what the event holds: a fault is in the change."""
         if event.seq <= self.last_seq:
             return IGNORED
+        if event.kind == EventKind.GAP and self.manifest.has(Feature.HISTORY):
+            return self._skip(event)
         if event.seq > self.last_seq + limits.EVENT_JUMP:
             return Change(event.kind, fault="event number jumps too far")
+        self._note_missing(event.seq)
         self.last_seq = event.seq
         handler = _HANDLERS.get(event.kind)
         if handler is None:
@@ -232,6 +245,21 @@ class SessionView:
             return handler(self, event)
         except AirloxError as error:
             return Change(event.kind, fault=error.message)
+
+    def _skip(self, event: Event) -> Change:
+        """A range of numbers up to this one was forgotten. It may be longer than any jump."""
+        first = event.data.get("first")
+        if not isinstance(first, int) or not 0 <= first <= self.last_seq + 1:
+            return Change(event.kind, fault="a gap that does not follow the last event")
+        self.last_seq = event.seq
+        self.has_forgotten = True
+        return Change(event.kind)
+
+    def _note_missing(self, seq: int) -> None:
+        follows = seq == self.last_seq + 1
+        if follows or not self.manifest.has(Feature.HISTORY) or len(self.missing) >= _MISSING:
+            return
+        self.missing.append((self.last_seq + 1, seq - 1))
 
     def _hold(self, document: str) -> None:
         """Count what is kept for good. A relay could otherwise fill a reader's memory."""
@@ -324,6 +352,41 @@ class SessionView:
     def _on_closed(self, event: Event) -> Change:
         self.closed = _reason(event) or "closed"
         return Change(event.kind)
+
+    def _on_forgotten(self, event: Event) -> Change:
+        """Lets go of what the relay forgot, as far as it may: items of jobs, and nothing else."""
+        if not self.manifest.has(Feature.HISTORY):
+            return IGNORED
+        ranges = forgotten_ranges(event)
+        inside = [(i, r) for i, r in self.records.items() if in_ranges(r.seq, ranges)]
+        of_jobs = tuple(item for item, record in inside if self._is_of_a_job(record))
+        for item in of_jobs:
+            self._forget(item)
+        self.has_forgotten = True
+        stay = len(inside) - len(of_jobs)
+        fault = f"the relay says it forgot {stay} item(s) that stay" if stay else None
+        return Change(event.kind, fault=fault, forgotten=of_jobs)
+
+    def _is_of_a_job(self, record: Record) -> bool:
+        """A job, a result, a file by a runner, a cancel."""
+        if record.envelope is None or record.author is None:
+            return True  # nothing that anybody could use
+        header, role = record.envelope.header, record.author.role
+        if header.kind is Kind.EVENT:
+            if record.item is not None:
+                return isinstance(record.item.meta, JobCancel)
+            return role is not Role.OWNER or bool(header.refs)
+        return header.kind in (Kind.JOB, Kind.RESULT) or (
+            header.kind is Kind.FILE and role is Role.RUNNER
+        )
+
+    def _forget(self, item: ItemId) -> None:
+        record = self.records.pop(item)
+        if record.envelope is not None:
+            self._held_bytes -= len(record.envelope.document)
+        self.relay_jobs.pop(item, None)
+        self._results.pop(item, None)
+        self.cancels.pop(item, None)
 
     # ── items ───────────────────────────────────────────────────────────────────────────────
 
@@ -493,6 +556,28 @@ def _reason(event: Event) -> str | None:
     return reason[: limits.REASON] if isinstance(reason, str) else None
 
 
+def forgotten_ranges(event: Event) -> list[tuple[int, int]]:
+    """The ranges of a `forgotten` event: ascending, apart, all before it. Raises EncodingError."""
+    try:
+        found = msgspec.convert(event.data.get("ranges"), list[tuple[int, int]])
+    except msgspec.ValidationError:
+        raise EncodingError("forgotten event without ranges") from None
+    if len(found) > limits.FORGOTTEN_RANGES:
+        raise LimitError("forgotten event with too many ranges")
+    last = -1
+    for low, high in found:
+        if not last < low <= high < event.seq:
+            raise EncodingError("forgotten event with ranges out of order")
+        last = high
+    return found
+
+
+def in_ranges(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a number lies in one of some ascending ranges."""
+    at = bisect_right(ranges, seq, key=lambda each: each[0]) - 1
+    return at >= 0 and seq <= ranges[at][1]
+
+
 def input_digest(blobs: list[bytes]) -> str:
     """The `input_sha256` of a result: over the input items' blobs, in the job's order."""
     return sha256_hex(b"".join(blobs))
@@ -508,4 +593,5 @@ _HANDLERS: Final = {
     EventKind.WANT: SessionView._on_want,
     EventKind.JOB: SessionView._on_job,
     EventKind.CLOSED: SessionView._on_closed,
+    EventKind.FORGOTTEN: SessionView._on_forgotten,
 }

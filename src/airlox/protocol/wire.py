@@ -31,6 +31,11 @@ def events(sid: str, after: int | None = None) -> str:
     return f"{session(sid)}/events" + ("" if after is None else f"?after={after}")
 
 
+def events_page(sid: str, after: int | None, limit: int) -> str:
+    """At most `limit` events with a number greater than `after` (sessions with `history`)."""
+    return f"{session(sid)}/events?limit={limit}" + ("" if after is None else f"&after={after}")
+
+
 def stream(sid: str) -> str:
     return f"{session(sid)}/stream"
 
@@ -148,6 +153,9 @@ class EventKind:
     RESEEDED: Final = "reseeded"
     JOB: Final = "job"
     CLOSED: Final = "closed"
+    # in sessions with `history`
+    GAP: Final = "gap"
+    FORGOTTEN: Final = "forgotten"
     # on a runner's own stream
     JOB_ASSIGNED: Final = "job_assigned"
     JOB_CANCEL: Final = "job_cancel"

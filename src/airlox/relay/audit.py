@@ -58,5 +58,7 @@ def _fields(record: AnyRecord) -> dict[str, Any]:
             return {"event": "evicted", "item": item}
         case records.Reseeded(item=item, participant=who):
             return {"event": "reseeded", "item": item, "participant_pub": who}
+        case records.Forgot(jobs=jobs):
+            return {"event": "forgotten", "jobs": jobs}
         case _:
             return {}

@@ -47,12 +47,14 @@ def _flag(default: bool, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """The settings of one relay. `data` is None for a relay that keeps everything in memory."""
+    """The settings of one relay. `data` is None for a relay that keeps everything in memory,
+    `audit_dir` for one that writes down nothing of what it forgets."""
 
     data: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     log_level: str = "info"
+    audit_dir: str | None = None
 
     # sessions
     max_lifetime_s: int = _count(
@@ -72,6 +74,11 @@ class Config:
     max_items: int = _count(20_000, 1, 40_000, "items of one session")
     max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
     max_item_bytes: int = _count(100 * MIB, 1, limits.ITEM_BYTES, "largest item of a session")
+    # what is forgotten of sessions with `history`
+    history_s: int = _count(
+        7 * 86_400, 1, 3_650 * 86_400, "age at which a finished job is forgotten"
+    )
+    history_jobs: int = _count(5_000, 1, 100_000, "finished jobs that are kept, up to that age")
     # rates, per minute or second
     behind_proxy: bool = _flag(
         False, "all clients come through a proxy that names them in X-Forwarded-For"
@@ -211,6 +218,7 @@ def parse_config(argv: Sequence[str], environment: Mapping[str, str], version: s
         host=host,
         port=port,
         log_level=_log_level(given["log_level"] or environment.get("AIRLOX_LOG_LEVEL") or "info"),
+        audit_dir=given["audit_dir"] or environment.get("AIRLOX_AUDIT_DIR") or None,
         **values,
     )
 
@@ -238,6 +246,11 @@ def _parser(version: str) -> _Parser:
         "--listen", metavar="HOST:PORT", help="default 127.0.0.1:8080; port 0 takes a free one"
     )
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument(
+        "--audit-dir",
+        metavar="DIR",
+        help="where the audit trail of what is forgotten is written first, a file for each session",
+    )
     table = parser.add_argument_group("limits")
     for field in limit_fields():
         table.add_argument(

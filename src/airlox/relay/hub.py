@@ -18,7 +18,8 @@ from typing import Final, TypeVar
 
 from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
-from airlox.protocol.sse import comment
+from airlox.protocol.sse import comment, encode_event
+from airlox.protocol.wire import EventKind
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
 from airlox.relay.refusals import Refusal
@@ -97,12 +98,16 @@ class Feed(Stream):
 
     def _take(self) -> bytes:
         end = len(self._session.events)
-        if self._cursor == end - 1:
+        if self._cursor == end - 1 and self._session.events[end - 1] is not None:
             self._cursor = end
             return self._session.sse(end - 1)
         parts, size = [], 0
         while self._cursor < end and size < CHUNK_BYTES:
-            parts.append(self._session.sse(self._cursor))
+            if self._session.events[self._cursor] is None:
+                first, self._cursor = self._cursor, self._session.gap_end(self._cursor)
+                parts.append(encode_event(self._cursor, EventKind.GAP, f'{{"first":{first}}}'))
+            else:
+                parts.append(self._session.sse(self._cursor))
             size += len(parts[-1])
             self._cursor += 1
         return b"".join(parts)

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from airlox.errors import AirloxError, ProtocolError
 from airlox.protocol import limits
 from airlox.protocol.digest import sha256
-from airlox.protocol.encoding import ItemId
-from airlox.protocol.item import Envelope, parse_envelope, verify_item_digest
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.protocol.item import Envelope, Kind, parse_envelope, verify_item_digest
 from airlox.protocol.policy import check_header_rules
 from airlox.relay import records
 from airlox.relay.records import AnyRecord
@@ -201,6 +201,7 @@ class Items:
             size=envelope.blob_size,
             blob_sha256=blob.sha256,
             envelope=envelope.document,
+            about=_about(session, envelope),
         )
         with Underway(session, envelope.id, envelope.document):
             await self._blobs.keep(session, envelope.id, blob, changes(posted))
@@ -241,7 +242,8 @@ class Items:
 
     async def evict_if_delivered(self, session: Session, item_id: ItemId) -> None:
         """Drops a blob once everybody it is for has it. With nobody to have it, it stays."""
-        if session.is_delivered(session.items[item_id]):
+        item = session.items.get(item_id)
+        if item is not None and session.is_delivered(item):
             await self._evict(session, [item_id])
 
     async def evict_all_delivered(self, session: Session) -> None:
@@ -251,7 +253,7 @@ class Items:
             delivered = [
                 item_id
                 for item_id in item_ids[at : at + EVICT_AT_ONCE]
-                if session.is_delivered(session.items[item_id])
+                if item_id in session.items and session.is_delivered(session.items[item_id])
             ]
             if session.is_closed:
                 return
@@ -332,6 +334,24 @@ async def _read_head(body: Body) -> tuple[str, bytes]:
         return data[_LENGTH_BYTES:size].decode(), data[size:]
     except UnicodeDecodeError:
         raise Refusal("invalid_item", "the envelope is not UTF-8") from None
+
+
+def _about(session: Session, envelope: Envelope) -> tuple[str, ...]:
+    """What is forgotten with an item, or with what it is: see `records.Posted`."""
+    header = envelope.header
+    if not session.keeps_history:
+        return ()
+    if header.kind is Kind.EVENT:
+        return tuple(ref.id for ref in header.refs[:1] if ItemId(ref.id) in session.jobs)
+    if header.kind is not Kind.RESULT:
+        return ()
+    named = [(ref.id, session.items.get(ItemId(ref.id))) for ref in header.refs]
+    author = session.participants[PublicKey(envelope.author)]
+    return tuple(
+        item_id
+        for item_id, found in named
+        if found is not None and found.kind == Kind.FILE and found.author_bit == author.bit
+    )
 
 
 def _alone(posted: records.Posted) -> Sequence[AnyRecord]:

@@ -116,7 +116,10 @@ class Quotas:
         self.check_room_for_bytes(session, sealed_bytes)
 
     def check_room_for_job(self, session: Session) -> None:
-        if len(session.jobs) >= self._config.max_jobs:
+        most = self._config.max_jobs
+        if session.keeps_history:  # those that are over leave, and those under way have their room
+            most += self._config.history_jobs
+        if len(session.jobs) >= most:
             raise Refusal("full", "the session has as many jobs as the relay allows")
 
     def check_room_for_bytes(self, session: Session, sealed_bytes: int) -> None:
@@ -124,6 +127,15 @@ class Quotas:
         held = session.sealed_bytes + session.record_bytes + session.incoming_bytes
         if held + sealed_bytes > self._config.max_session_bytes:
             raise Refusal("full", "the session holds as many bytes as the relay allows")
+
+    def is_filling(self, session: Session) -> bool:
+        """Whether a session has less than a quarter of its room left."""
+        config = self._config
+        return (
+            len(session.items) > 0.75 * config.max_items
+            or session.events_bytes > 0.75 * self._item_event_bytes
+            or session.sealed_bytes + session.record_bytes > 0.75 * config.max_session_bytes
+        )
 
     def check_room_for_want(self, session: Session, who: Participant) -> None:
         self._check_events(session, self._want_event_bytes)

@@ -33,7 +33,9 @@ class Joined(Record, frozen=True, tag="joined"):
 
 
 class Posted(Record, frozen=True, tag="item"):
-    """`job` is the job a result answers; `target` a job's target in clear."""
+    """`job` is the job a result answers; `target` a job's target in clear.
+
+    `about`, in sessions with `history`: the files a result names, the job a cancel names."""
 
     item: str
     author: str
@@ -43,6 +45,7 @@ class Posted(Record, frozen=True, tag="item"):
     envelope: str
     job: str | None = None
     target: str | None = None
+    about: tuple[str, ...] = ()
 
 
 class Acked(Record, frozen=True, tag="ack"):
@@ -104,6 +107,19 @@ class PacksDropped(Record, frozen=True, tag="packs_dropped"):
     job: str
 
 
+class Forgot(Record, frozen=True, tag="forgot"):
+    """Finished jobs are no longer known, nor are their items, themselves among them."""
+
+    jobs: tuple[str, ...]
+    items: tuple[str, ...]
+
+
+class Gaps(Record, frozen=True, tag="gaps"):
+    """First in a log that was written anew: numbers whose events were forgotten."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
 class Ended(Record, frozen=True, tag="ended"):
     """In the relay's own log: a session was closed and is not to be opened again before then."""
 
@@ -127,6 +143,8 @@ AnyRecord = (
     | CancelAsked
     | PackStored
     | PacksDropped
+    | Forgot
+    | Gaps
     | Ended
 )
 

@@ -7,6 +7,7 @@ import contextlib
 
 from airlox.relay.clock import Clock, SystemClock
 from airlox.relay.config import Config
+from airlox.relay.history import History
 from airlox.relay.items import Blobs, Items
 from airlox.relay.jobs import Jobs
 from airlox.relay.live import Live
@@ -26,7 +27,10 @@ class Relay:
         self.jobs = Jobs(self.core, self.items, self.blobs)
         self.live = Live(self.core)
         self.packs = Packs(self.core, self.blobs)
-        self.sweeper = Sweeper(self.core, self.items, self.jobs, self.live, self.packs)
+        self.history = History(self.core)
+        self.sweeper = Sweeper(
+            self.core, self.items, self.jobs, self.live, self.packs, self.history
+        )
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

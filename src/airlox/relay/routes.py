@@ -21,6 +21,7 @@ from airlox.protocol.wire import Headers
 from airlox.relay import live
 from airlox.relay.audit import audit_lines
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call
+from airlox.relay.history import events_page
 from airlox.relay.hub import CHUNK_BYTES, Stream
 from airlox.relay.jobs import Heartbeat, describe
 from airlox.relay.refusals import Refusal
@@ -110,14 +111,23 @@ def _time_to_send(relay: Relay, size: int) -> asyncio.Timeout:
 
 
 async def events(relay: Relay, call: Call) -> None:
-    """Every event after a number, in one answer, sent in pieces: a long list blocks nobody."""
+    """Every event after a number, in one answer, sent in pieces: a long list blocks nobody.
+
+    In sessions with `history` it is one page of them.
+    """
     session, _ = _enter(relay, call)
     after = call.number_after(call.query("after"), "after")
     at, end = (0 if after is None else after + 1), len(session.events)
+    if session.keeps_history:
+        limit = call.number_after(call.query("limit"), "limit")
+        page = events_page(session, at, limits.PAGE_EVENTS if limit is None else limit)
+        await call.answer(200, page, (JSON, NO_STORE))
+        return
     part = bytearray(b'{"events":[')
     has_begun = False
     for seq in range(at, end):
         event = session.events[seq]
+        assert event is not None  # nothing is forgotten in a floor session
         part += b"" if seq == at else b","
         part += f'{{"seq":{seq},"kind":"{event.kind}","data":{event.data}}}'.encode()
         if len(part) >= CHUNK_BYTES:
@@ -334,7 +344,9 @@ def _result_event(session: Session, result: ItemId | None) -> str | None:
     if result is None:
         return None
     seq = session.items[result].seq
-    data = msgspec.json.decode(session.events[seq].data)
+    event = session.events[seq]
+    assert event is not None  # forgotten together with its job
+    data = msgspec.json.decode(event.data)
     return msgspec.json.encode({**data, "seq": seq}).decode()
 
 

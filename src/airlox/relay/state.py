@@ -19,8 +19,8 @@ from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
 from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
-from airlox.protocol.limits import KIB
-from airlox.protocol.manifest import Manifest, parse_manifest
+from airlox.protocol.limits import FORGOTTEN_RANGES, KIB
+from airlox.protocol.manifest import Feature, Manifest, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
@@ -172,7 +172,9 @@ class Job:
         "author",
         "blob_sha256",
         "cancel_since_ms",
+        "ended_at_ms",
         "id",
+        "others",
         "reason",
         "result",
         "runner",
@@ -193,7 +195,11 @@ class Job:
         """When it got its state, in ticks."""
         self.cancel_since_ms: int | None = None
         """When its end was asked for, in ticks."""
+        self.ended_at_ms = 0
+        """When it ended, by the clock."""
         self.result: ItemId | None = None
+        self.others: list[ItemId] = []
+        """Its result, the files of that and its cancels: they are forgotten with it."""
 
     @property
     def is_active(self) -> bool:
@@ -231,10 +237,19 @@ class Session:
         self.active_jobs: dict[ItemId, Job] = {}
         self._jobs_of: dict[PublicKey, dict[ItemId, Job]] = {}
         self.pack_sets: dict[ItemId, PackSet] = {}
-        self.events: list[Event] = []
+        self.keeps_history = False
+        """Whether what is long over may be forgotten: the feature `history`."""
+        self.events: list[Event | None] = []
+        """By their numbers; None stands for one that was forgotten."""
         self.events_bytes = 0
         self.sealed_bytes = 0
         """Bytes of blobs and packs on the relay."""
+        self._gaps: dict[int, int] = {}
+        """Gaps that are still to come while a log is read: first and last number."""
+        self._about: dict[ItemId, list[int]] = {}
+        """Numbers of the events that speak of an item, in sessions with `history`."""
+        self._forgotten_at: list[int] = []
+        """Numbers of the events that say what was forgotten."""
         self.record_bytes = 0
         """Bytes of the records; whoever applies them counts."""
         # as long as the process
@@ -256,14 +271,36 @@ class Session:
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
     def sse(self, seq: int) -> bytes:
-        """An event as it stands on a stream. Recent ones are encoded once for all readers."""
+        """An event as it stands on a stream; empty for a forgotten one.
+
+        Recent ones are encoded once for all readers.
+        """
         at, encoded = self._recent[seq % RECENT_EVENTS]
         if at != seq:
             event = self.events[seq]
+            if event is None:
+                return b""
             encoded = encode_event(seq, event.kind, event.data)
             if seq >= len(self.events) - RECENT_EVENTS:
                 self._recent[seq % RECENT_EVENTS] = (seq, encoded)
         return encoded
+
+    def gap_end(self, seq: int) -> int:
+        """The last number of the gap that `seq` lies in."""
+        last = len(self.events) - 1
+        while seq < last and self.events[seq + 1] is None:
+            seq += 1
+        return seq
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Ranges of numbers whose events were forgotten."""
+        found, seq = [], 0
+        while seq < len(self.events):
+            if self.events[seq] is None:
+                found.append((seq, self.gap_end(seq)))
+                seq = found[-1][1]
+            seq += 1
+        return found
 
     def recipients(self, item: StoredItem) -> int:
         """Who should store the item's blob: everybody who is here, but its author."""
@@ -299,9 +336,15 @@ class Session:
 
     def apply(self, record: AnyRecord) -> None:
         """Takes in what happened."""
+        last = self._gaps.pop(len(self.events), None) if self._gaps else None
+        if last is not None:
+            self.events += [None] * (last + 1 - len(self.events))
         _APPLY[type(record)](self, record)
 
-    def add_event(self, kind: str, data: object) -> None:
+    def add_event(self, kind: str, data: object, about: str | None = None) -> None:
+        """Gives an event the next number. `about`: the item with which it may be forgotten."""
+        if about is not None and self.keeps_history:
+            self._about.setdefault(ItemId(about), []).append(len(self.events))
         encoded = msgspec.json.encode(data)
         # `{"seq":N,"kind":"K","data":…},` in the answer of `/events`
         self.events_bytes += len(encoded) + len(kind) + 40
@@ -312,6 +355,7 @@ class Session:
         if not isinstance(checked, Manifest):
             checked = parse_manifest(record.manifest)
         self.manifest = checked
+        self.keeps_history = checked.has(Feature.HISTORY)
 
     def _on_joined(self, record: records.Joined) -> None:
         checked = self.checked.get(record.join)
@@ -332,14 +376,20 @@ class Session:
         digest = underway.envelope_sha256 if underway else sha256(record.envelope.encode())
         self.items[item_id] = StoredItem(record, len(self.events), author, digest)
         self.sealed_bytes += record.size
-        self.add_event(EventKind.ITEM, {"envelope": record.envelope})
+        self.add_event(EventKind.ITEM, {"envelope": record.envelope}, item_id)
         if record.target is not None:
             self.jobs[item_id] = Job(item_id, record.author, record.blob_sha256, record.target)
         if record.job is not None:
-            self.jobs[ItemId(record.job)].result = item_id
+            job = self.jobs[ItemId(record.job)]
+            job.result = item_id
+            job.others += [item_id, *map(ItemId, record.about)]
+        elif record.about and ItemId(record.about[0]) in self.jobs:
+            self.jobs[ItemId(record.about[0])].others.append(item_id)
 
     def _on_acked(self, record: records.Acked) -> None:
-        self.items[ItemId(record.item)].acks |= self._bit(record.participant)
+        item = self.items.get(ItemId(record.item))
+        if item is not None:  # it may have been forgotten while this was on its way
+            item.acks |= self._bit(record.participant)
 
     def _on_left(self, record: records.Left) -> None:
         self._cut_off(self.participants[PublicKey(record.participant)])
@@ -366,22 +416,27 @@ class Session:
         self._cut_off(participant)
 
     def _on_wanted(self, record: records.Wanted) -> None:
-        item = self.items[ItemId(record.item)]
+        item = self.items.get(ItemId(record.item))
+        if item is None:
+            return
         # Who asks has lost what it once acknowledged.
         item.acks &= ~self._bit(record.participant)
         item.wants = {**(item.wants or {}), record.participant: record.at_ms}
         asker = self.participants[PublicKey(record.participant)]
         asker.wants[ItemId(record.item)] = record.at_ms
-        self.add_event(EventKind.WANT, {"item": record.item, "by": record.participant})
+        data = {"item": record.item, "by": record.participant}
+        self.add_event(EventKind.WANT, data, record.item)
 
     def _on_evicted(self, record: records.Evicted) -> None:
-        item = self.items[ItemId(record.item)]
+        item = self.items.get(ItemId(record.item))
+        if item is None:
+            return
         if item.has_blob:
             item.has_blob = False
             item.is_leaving = False
             self.sealed_bytes -= item.size
             self.dropped.append(record.item)
-        self.add_event(EventKind.EVICTED, {"item": record.item})
+        self.add_event(EventKind.EVICTED, {"item": record.item}, record.item)
 
     def _on_reseeded(self, record: records.Reseeded) -> None:
         item = self.items[ItemId(record.item)]
@@ -391,7 +446,7 @@ class Session:
         for key in item.wants or ():
             self.participants[PublicKey(key)].wants.pop(ItemId(record.item), None)
         item.wants = None
-        self.add_event(EventKind.RESEEDED, {"item": record.item})
+        self.add_event(EventKind.RESEEDED, {"item": record.item}, record.item)
 
     def _on_job(self, record: records.JobChanged) -> None:
         job = self.jobs[ItemId(record.job)]
@@ -399,6 +454,7 @@ class Session:
         job.runner = None if record.runner is None else PublicKey(record.runner)
         job.reason = record.reason
         job.since_ms = self._clock.ticks_ms()
+        job.ended_at_ms = record.at_ms
         if record.state == JobState.RUNNING:
             # A restart of the relay gives a runner time to come back, but a job no more to run.
             job.since_ms -= max(0, self._clock.now_ms() - record.at_ms)
@@ -417,6 +473,7 @@ class Session:
                 "runner": record.runner,
                 "reason": record.reason,
             },
+            record.job,
         )
 
     def _on_cancel(self, record: records.CancelAsked) -> None:
@@ -438,6 +495,42 @@ class Session:
         if found is not None:
             self.sealed_bytes -= sum(pack.size for pack in found.packs.values())
             self.dropped += [pack_name(job, number) for number in found.packs]
+
+    # ── forgetting ───────────────────────────────────────────────────────────────────────────
+
+    def _on_gaps(self, record: records.Gaps) -> None:
+        self._gaps = dict(record.ranges)
+
+    def _on_forgot(self, record: records.Forgot) -> None:
+        """Lets go of jobs, and says all that was ever forgotten in place of what said so before."""
+        for job in record.jobs:
+            self.jobs.pop(ItemId(job), None)
+        for item in record.items:
+            self._forget_item(ItemId(item))
+        for seq in self._forgotten_at:
+            self._forget_event(seq)
+        gaps = self.gaps()
+        self._forgotten_at = []
+        for at in range(0, len(gaps), FORGOTTEN_RANGES):
+            self._forgotten_at.append(len(self.events))
+            self.add_event(EventKind.FORGOTTEN, {"ranges": gaps[at : at + FORGOTTEN_RANGES]})
+
+    def _forget_item(self, item_id: ItemId) -> None:
+        item = self.items.pop(item_id, None)
+        if item is not None:
+            if item.has_blob:
+                self.sealed_bytes -= item.size
+                self.dropped.append(item_id)
+            for key in item.wants or ():
+                self.participants[PublicKey(key)].wants.pop(item_id, None)
+        for seq in self._about.pop(item_id, ()):
+            self._forget_event(seq)
+
+    def _forget_event(self, seq: int) -> None:
+        event = self.events[seq]
+        if event is not None:
+            self.events_bytes -= len(event.data.encode()) + len(event.kind) + 40
+            self.events[seq] = None
 
     def _cut_off(self, participant: Participant) -> None:
         participant.has_left = True
@@ -470,4 +563,6 @@ _APPLY: Final[dict[type, Callable[[Session, Any], None]]] = {
     records.CancelAsked: Session._on_cancel,
     records.PackStored: Session._on_pack,
     records.PacksDropped: Session._on_packs_dropped,
+    records.Forgot: Session._on_forgot,
+    records.Gaps: Session._on_gaps,
 }

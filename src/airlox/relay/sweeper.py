@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from airlox.errors import AirloxError
+from airlox.relay.history import History
 from airlox.relay.hub import Hub
 from airlox.relay.items import Items
 from airlox.relay.jobs import Jobs
@@ -27,12 +28,21 @@ SLOW_EVERY = 20
 
 
 class Sweeper:
-    def __init__(self, core: Core, items: Items, jobs: Jobs, live: Live, packs: Packs) -> None:
+    def __init__(
+        self,
+        core: Core,
+        items: Items,
+        jobs: Jobs,
+        live: Live,
+        packs: Packs,
+        history: History,
+    ) -> None:
         self._core = core
         self._items = items
         self._jobs = jobs
         self._live = live
         self._packs = packs
+        self._history = history
         self._hub: Hub = core.hub
         self.passes = 0
 
@@ -78,6 +88,8 @@ class Sweeper:
         for session in list(self._core.sessions.values()):
             if session.pack_sets:
                 await self._try(session, self._packs.drop_unclaimed(session))
+            if session.keeps_history:
+                await self._try(session, self._history.forget_old(session))
 
     async def _try(self, session: Session, step: Coroutine[Any, Any, None]) -> None:
         try:

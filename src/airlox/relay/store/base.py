@@ -1,14 +1,15 @@
 """What a store promises. Rules of sessions live above it; a store knows only bytes.
 
-A session is a list of *entries* (opaque, appended, never changed) and named *blobs*.
+A session is a list of *entries* (opaque, appended, seldom rewritten as a whole) and named *blobs*.
 
 Promises
-- `append` and `purge` are ordered: what was asked first is durable first, over all sessions.
+- `append`, `rewrite` and `purge` are ordered: what was asked first is durable first, over all
+  sessions.
 - A future that resolves means: the bytes survive `kill -9` and loss of power. One that fails
   means: nothing of that append will ever be read back.
 - What is to happen `then` happens in the order of the disk, before whoever waits goes on.
 - Names are any text of 1 to 100 ASCII characters; the store makes them safe for its medium.
-- `append`, `purge` and `drop_blob` return at once and belong to the event loop's
+- `append`, `rewrite`, `purge` and `drop_blob` return at once and belong to the event loop's
   thread; everything that may wait for a disk happens elsewhere.
 
 Errors: `StorageError` with code `full` (no room; the store lives on), `busy` (too much is waiting
@@ -100,6 +101,17 @@ class Store(Protocol):
         then: Callable[[], None] | None = None,
     ) -> Pending:
         """Adds entries, and a small blob with its name, as one: all of it or nothing."""
+
+    def rewrite(
+        self,
+        sid: SessionId,
+        change: Callable[[list[bytes]], list[bytes]],
+        then: Callable[[], None] | None = None,
+    ) -> Pending:
+        """Puts what `change` makes of a session's entries in their place: all of it or nothing.
+
+        In order with appends. `change` may run in another thread; it changes nothing else.
+        """
 
     def purge(self, sid: SessionId) -> Pending:
         """Removes every trace of a session. The id may be used again."""

@@ -20,6 +20,8 @@ _LENGTH: Final = struct.Struct(">I")
 
 APPEND: Final = b"A"
 PURGE: Final = b"P"
+REWRITE: Final = b"R"
+"""Like an append, but its entries take the place of all that were before."""
 
 
 def frame(body: bytes) -> bytes:

@@ -52,6 +52,18 @@ class MemoryStore:
             blobs[name] = data
         return _soon(Pending(then))
 
+    def rewrite(
+        self,
+        sid: SessionId,
+        change: Callable[[list[bytes]], list[bytes]],
+        then: Callable[[], None] | None = None,
+    ) -> Pending:
+        before = self._entries.get(sid, [])
+        after = change(list(before))
+        self._held_bytes += sum(map(len, after)) - sum(map(len, before))
+        self._entries[sid] = after
+        return _soon(Pending(then))
+
     def purge(self, sid: SessionId) -> Pending:
         self.give(*self._entries.pop(sid, ()), *self._blobs.pop(sid, {}).values())
         return _soon(Pending())
