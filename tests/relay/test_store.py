@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
+from airlox.relay.store import checkpoint, journal, layout, places, session_log
 from airlox.relay.store import disk as disk_module
-from airlox.relay.store import journal, layout, places, session_log
 from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
 from airlox.relay.store.framing import Append, frame, read_frames
@@ -332,7 +332,7 @@ async def test_what_has_ended_does_not_come_back_while_logs_are_written(
         await store.append(OTHER, [b"other"])
         await store.append(SID, [b"gone"])
         monkeypatch.setattr(Flush, "write", write_late)
-        assert await asyncio.to_thread(store._flush_logs)
+        assert await asyncio.to_thread(store._logs.flush)
         assert {path.name for path in (folder / "sessions").iterdir()} == {OTHER}
 
 
@@ -433,7 +433,7 @@ async def test_what_a_failed_sync_may_have_lost_is_written_again(
         sync_all(root, files, folders)
 
     monkeypatch.setattr(disk_module, "RETRY_S", 0.01)
-    monkeypatch.setattr(disk_module, "sync_all", lose_then_sync)
+    monkeypatch.setattr(checkpoint, "sync_all", lose_then_sync)
     async with running(disk(folder, journal_segment_bytes=4096)) as store:
         await store.append(SID, [b"entry"], ("blob", bytes(5000)))
         await until(lambda: len(tries) > 1 and segments(folder) <= 1)

@@ -6,9 +6,8 @@ journal is full or old, a second thread, the *keeper*, writes the logs, moves th
 are still wanted into files, syncs all of it, and deletes the segment. Reads and uploads use a
 small pool.
 
-A start: lock, cut torn tails, replay the journal into the logs; then the keeper settles the old
-segments like any other. What the journal holds is written again, whatever the files seem to hold:
-nobody knows whether they had reached the disk.
+A start: lock, cut torn tails, replay the journal into the logs (recovery.py); then the keeper
+settles the old segments like any other (checkpoint.py).
 """
 
 from __future__ import annotations
@@ -31,18 +30,13 @@ from airlox.protocol.encoding import SessionId
 from airlox.relay.config import Config
 from airlox.relay.store.base import RELAY_LOG, Pending
 from airlox.relay.store.blobs import DiskReader, DiskUpload
-from airlox.relay.store.framing import (
-    PURGE,
-    Append,
-    decode_purge,
-    encode_purge,
-    frame,
-    read_frames,
-)
-from airlox.relay.store.journal import Journal, Segment, segment_files, sync_folder
-from airlox.relay.store.layout import Layout, remove, sync_all, write_file
+from airlox.relay.store.checkpoint import Checkpoint
+from airlox.relay.store.framing import Append, encode_purge, frame
+from airlox.relay.store.journal import Journal, Segment, sync_folder
+from airlox.relay.store.layout import Layout, remove
 from airlox.relay.store.places import Place, Places
-from airlox.relay.store.session_log import Flush, SessionLog
+from airlox.relay.store.recovery import replay
+from airlox.relay.store.session_log import SessionLogs
 
 T = TypeVar("T")
 
@@ -82,9 +76,9 @@ class DiskStore:
     def __init__(self, folder: Path, config: Config) -> None:
         self._layout = Layout(folder)
         self._config = config
-        self._logs: dict[SessionId, SessionLog] = {}
-        self._logs_lock = threading.RLock()
+        self._logs = SessionLogs(self._layout)
         self._places = Places()
+        self._checkpoint = Checkpoint(self._layout, self._logs, self._places)
         self._journal: Journal
         self._loop: AbstractEventLoop
         self._wake = threading.Condition()
@@ -123,10 +117,11 @@ class DiskStore:
         self._layout.open()
         try:
             for sid in self._layout.session_ids():
-                self._open_log(sid)
-            self._replay(segment_files(self._layout.journal))
-            for sid in [sid for sid, found in self._logs.items() if found.count == 0]:
-                self._delete_session(sid)  # ended, or made for entries that were never durable
+                self._logs.open(sid)
+            self._closed_segments = replay(self._layout.journal, self._logs, self._places)
+            for sid in self._logs.ids():
+                if self._logs.count(sid) == 0:  # ended, or made for entries never durable
+                    self._delete_session(sid)
             self._journal = Journal(
                 self._layout.journal,
                 segment_bytes=self._config.journal_segment_bytes,
@@ -136,73 +131,13 @@ class DiskStore:
             self._layout.close()
             raise _storage_error("open the store", error) from None
 
-    def _open_log(self, sid: SessionId) -> SessionLog:
-        found, cut = SessionLog.open(self._layout.log(sid))
-        if cut:
-            log.warning("cut a torn log", extra={"session": sid, "bytes": cut})
-        self._logs[sid] = found
-        return found
-
-    def _replay(self, paths: Sequence[Path]) -> None:
-        """Adds to the logs what they lack. The keeper then treats the segments like any closed one.
-
-        So a start needs no room on the disk.
-        """
-        met: set[SessionId] = set()
-        for path in paths:
-            segment = Segment(path, new=False)
-            data = path.read_bytes()
-            sound = 0
-            for end, body in read_frames(data):
-                sound = end
-                if body[:1] == PURGE:
-                    self._replay_purge(decode_purge(body), met)
-                else:
-                    self._replay_append(Append.decode(body), Place(segment, end, 0), met)
-            if sound < len(data):
-                _say_cut(path, len(data) - sound, is_last=path is paths[-1])
-                segment.cut(sound)
-            self._closed_segments.append(segment)
-
-    def _replay_append(self, record: Append, behind: Place, met: set[SessionId]) -> None:
-        found = self._logs.get(record.sid) or self._open_log(record.sid)
-        if record.first > found.count:
-            log.error(
-                "entries of a session are missing",
-                extra={"session": record.sid, "have": found.count, "next": record.first},
-            )
-        if record.sid not in met and record.first < found.count:
-            found.write_again(record.first)
-        met.add(record.sid)
-        found.add(record.entries[max(0, found.count - record.first) :])
-        if record.name:
-            size = len(record.blob)
-            place = Place(behind.segment, behind.offset - size, size)
-            self._places.put(record.sid, record.name, place)
-
-    def _replay_purge(self, sid: SessionId, met: set[SessionId]) -> None:
-        """Forgets a session, but not its folder: it may be that of another life of the same id,
-        and then holds large blobs that are in no journal. `retain` knows what belongs there."""
-        met.add(sid)
-        self._places.forget_session(sid)
-        path = self._layout.log(sid)
-        path.unlink(missing_ok=True)
-        self._logs[sid] = SessionLog(path)
-
     # ── what the event loop calls ────────────────────────────────────────────────────────────
 
     def sessions(self) -> list[SessionId]:
-        with self._logs_lock:
-            return [sid for sid in self._logs if sid != RELAY_LOG]
+        return [sid for sid in self._logs.ids() if sid != RELAY_LOG]
 
     async def read(self, sid: SessionId) -> list[bytes]:
-        def read() -> list[bytes]:
-            with self._logs_lock:
-                found = self._logs.get(sid)
-                entries: Callable[[], list[bytes]] = list if found is None else found.reader()
-            return entries()  # outside the lock, for which the writer may be waiting
-
-        return await self._in_pool("read a session", read)
+        return await self._in_pool("read a session", lambda: self._logs.read(sid))
 
     def append(
         self,
@@ -339,8 +274,7 @@ class DiskStore:
                 continue
             first = counts.get(request.sid)
             if first is None:
-                known = self._logs.get(request.sid)
-                first = known.count if known else 0
+                first = self._logs.count(request.sid)
             counts[request.sid] = first + len(request.entries)
             name, blob = request.blob or ("", b"")
             frames.append(frame(Append(request.sid, first, request.entries, name, blob).encode()))
@@ -354,20 +288,14 @@ class DiskStore:
         if request.entries is None:
             self._delete_session(sid)
             return
-        with self._logs_lock:
-            found = self._logs.get(sid)
-            if found is None:
-                self._layout.make_session(sid)
-                found = self._logs[sid] = SessionLog(self._layout.log(sid))
-            found.add(request.entries)
+        self._logs.add(sid, request.entries)
         if request.blob is not None:
             name, blob = request.blob
             place = Place(self._journal.current, end - len(blob), len(blob))
             self._places.put(sid, name, place)
 
     def _delete_session(self, sid: SessionId) -> None:
-        with self._logs_lock:
-            self._logs.pop(sid, None)
+        self._logs.forget(sid)
         self._places.forget_session(sid)
         aside = self._layout.set_aside(sid)
         if aside is not None:
@@ -388,16 +316,16 @@ class DiskStore:
                 return
         if self._closed_segments and not self._checkpoint_running:
             self._checkpoint_running = True
-            self._keeper.submit(self._checkpoint)
+            self._keeper.submit(self._settle_all)
 
     # ── the keeper thread ────────────────────────────────────────────────────────────────────
 
-    def _checkpoint(self) -> None:
+    def _settle_all(self) -> None:
         """Empties closed segments, oldest first. What fails is tried again a little later."""
         try:
             while self._closed_segments:
                 segment = self._closed_segments[0]
-                self._settle(segment)
+                self._checkpoint.settle(segment)
                 segment.remove()
                 sync_folder(self._layout.journal)
                 self._closed_segments.pop(0)
@@ -408,63 +336,6 @@ class DiskStore:
             self._checkpoint_running = False
             with self._wake:
                 self._wake.notify()  # the writer may have closed another one meanwhile
-
-    def _settle(self, segment: Segment) -> None:
-        """Puts everything a segment holds in its place, durably. Raises OSError."""
-        flushes = self._flush_logs()
-        moved = [
-            (sid, name, place)
-            for sid, name, place in self._places.in_segment(segment)
-            if self._move_blob(sid, name)
-        ]
-        self._sync(flushes, [self._layout.blob(sid, name) for sid, name, _ in moved])
-        with self._logs_lock:
-            for flush in flushes.values():
-                flush.log.settle(flush.size)
-        for sid, name, place in moved:
-            self._places.forget(sid, name, place)
-
-    def _flush_logs(self) -> dict[SessionId, Flush]:
-        with self._logs_lock:
-            waiting = [(sid, found) for sid, found in self._logs.items() if found.is_waiting]
-        flushes = {}
-        for sid, found in waiting:
-            with self._logs_lock:  # for one at a time: the writer needs it too
-                if self._logs.get(sid) is not found:
-                    continue  # it has ended meanwhile; its folder must not come back
-                flush = found.begin_flush()
-            flush.write()
-            flushes[sid] = flush
-        return flushes
-
-    def _move_blob(self, sid: SessionId, name: str) -> bool:
-        """Gives a blob its file; False when it is not wanted any more. Raises OSError."""
-        data = self._places.read(sid, name)
-        if data is None:
-            return False
-        try:
-            write_file(self._layout.blob(sid, name), data)
-        except FileNotFoundError:
-            with self._logs_lock:
-                if sid in self._logs:
-                    raise
-            return False
-        return True
-
-    def _sync(self, flushes: dict[SessionId, Flush], blobs: Sequence[Path]) -> None:
-        """Makes logs, blobs and all names of sessions durable. Raises OSError."""
-        folders = {folder for sid in flushes for folder in self._layout.folders(sid)}
-        files = [*blobs, *(flush.log.path for flush in flushes.values())]
-        sync_all(self._layout.root, files, {*folders, self._layout.sessions})
-
-
-def _say_cut(path: Path, size: int, *, is_last: bool) -> None:
-    """Only the newest segment may end in a record that nobody was told about."""
-    log.log(
-        logging.INFO if is_last else logging.ERROR,
-        "cut the tail of a journal segment",
-        extra={"segment": path.name, "bytes": size},
-    )
 
 
 def _resolve(group: list[_Request], failure: StorageError | None) -> None:

@@ -1,4 +1,4 @@
-"""The log of one session: a file of framed entries, and the entries that are still to go into it.
+"""The logs of sessions: each a file of framed entries, and the entries still to go into it.
 
 Entries wait here until a checkpoint has written *and synced* them; until then the journal holds
 them durably. A sync that failed leaves nobody knowing what the disk has, so nothing is crossed
@@ -8,19 +8,26 @@ off before one succeeded, and every try writes the same bytes at the same place 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from airlox.protocol.encoding import SessionId
 from airlox.relay.store.framing import frame, read_frames, write_all
-from airlox.relay.store.layout import make_session_folders
+from airlox.relay.store.layout import Layout, make_session_folders
+
+log = logging.getLogger("airlox.relay.store")
 
 
 class SessionLog:
-    """Used under the store's lock."""
+    """Used under the lock of `SessionLogs`."""
 
-    def __init__(self, path: Path, count: int = 0, size: int = 0) -> None:
+    def __init__(self, path: Path, count: int = 0, size: int = 0, *, fresh: bool = False) -> None:
+        """`fresh`: what stands at `path` is of an earlier log, and goes with the first flush."""
         self.path = path
+        self._fresh = fresh
         self.count = count
         """Entries that are durable, here or in the journal."""
         self._size = size
@@ -61,6 +68,8 @@ class SessionLog:
     def begin_flush(self) -> Flush:
         """What is to be written now. Makes the folders if need be. Raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        if self._fresh:  # whoever still reads the earlier log goes on reading that
+            self.path.unlink(missing_ok=True)
         try:
             fd = os.open(self.path, flags, 0o600)
         except FileNotFoundError:
@@ -70,6 +79,7 @@ class SessionLog:
 
     def settle(self, size: int) -> None:
         """The next `size` bytes are durable in the file."""
+        self._fresh = False
         self._size += size
         del self._waiting[:size]
 
@@ -111,6 +121,84 @@ class Flush:
             raise
         finally:
             os.close(self._fd)
+
+
+class SessionLogs:
+    """The logs of all sessions. Safe between threads; the lock is held for moments only, since
+    the writer needs it for every group."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._logs: dict[SessionId, SessionLog] = {}
+
+    def __contains__(self, sid: SessionId) -> bool:
+        return sid in self._logs
+
+    def ids(self) -> list[SessionId]:
+        return list(self._logs)
+
+    def count(self, sid: SessionId) -> int:
+        """Durable entries of a session."""
+        found = self._logs.get(sid)
+        return 0 if found is None else found.count
+
+    def open(self, sid: SessionId) -> SessionLog:
+        """The log of a session as a start finds it. Raises OSError."""
+        found, cut = SessionLog.open(self._layout.log(sid))
+        if cut:
+            log.warning("cut a torn log", extra={"session": sid, "bytes": cut})
+        self._logs[sid] = found
+        return found
+
+    def find(self, sid: SessionId) -> SessionLog:
+        """For a start, when only one thread is there. Raises OSError."""
+        return self._logs.get(sid) or self.open(sid)
+
+    def begin(self, sid: SessionId) -> None:
+        """An empty log in place of whatever there was. Raises OSError."""
+        path = self._layout.log(sid)
+        path.unlink(missing_ok=True)
+        self._logs[sid] = SessionLog(path)
+
+    def add(self, sid: SessionId, entries: list[bytes]) -> None:
+        with self._lock:
+            found = self._logs.get(sid)
+            if found is None:
+                self._layout.make_session(sid)
+                found = self._logs[sid] = SessionLog(self._layout.log(sid))
+            found.add(entries)
+
+    def forget(self, sid: SessionId) -> None:
+        with self._lock:
+            self._logs.pop(sid, None)
+
+    def read(self, sid: SessionId) -> list[bytes]:
+        """Every durable entry of a session. Raises OSError."""
+        with self._lock:
+            found = self._logs.get(sid)
+            entries: Callable[[], list[bytes]] = list if found is None else found.reader()
+        return entries()  # outside the lock: it may take long
+
+    def flush(self) -> dict[SessionId, Flush]:
+        """Writes what waits. Raises OSError."""
+        with self._lock:
+            waiting = [(sid, found) for sid, found in self._logs.items() if found.is_waiting]
+        flushes = {}
+        for sid, found in waiting:
+            with self._lock:
+                if self._logs.get(sid) is not found:
+                    continue  # it has ended meanwhile; its folder must not come back
+                flush = found.begin_flush()
+            flush.write()
+            flushes[sid] = flush
+        return flushes
+
+    def settle(self, flushes: Iterable[Flush]) -> None:
+        """What was flushed has been synced."""
+        with self._lock:
+            for flush in flushes:
+                flush.log.settle(flush.size)
 
 
 def _ends(data: bytes) -> list[int]:
