@@ -49,6 +49,17 @@ def used(
     return asyncio.run(run())
 
 
+def test_folders_of_jobs_of_a_killed_runner_go_at_the_next_start(folder: Path) -> None:
+    """Also of one that was killed before it wrote the job down, or after it struck it out."""
+    with lock_state(folder) as state:
+        spaces = Workspaces(state, folder, None, quota_bytes=1 << 20, days=30)
+        used(spaces, ANN, "one")
+        (folder / "run" / "0123" / "work").mkdir(parents=True)
+        spaces.remove_runs()
+        assert list((folder / "run").iterdir()) == []
+        assert list((folder / "workspaces").iterdir()) != []
+
+
 def test_a_workspace_stays_and_the_out_folder_goes(spaces: Workspaces) -> None:
     first = used(spaces, ANN, "one")
     second = used(spaces, ANN, "two")

@@ -96,6 +96,15 @@ def _prepare(
     passable = options.sandbox == facts.PROCESS and owner is not None
     if passable:
         _open_ways(options, folder)
+    workspaces = Workspaces(
+        state,
+        folder,
+        owner,
+        passable=passable,
+        quota_bytes=options.workspaces_bytes,
+        days=options.workspace_days,
+    )
+    workspaces.remove_runs()
     python, kinds, version = _supply(options, manifest, session, say)
     slots = options.concurrency if manifest.is_full else 1
     if slots != options.concurrency:
@@ -113,14 +122,7 @@ def _prepare(
         sandbox=sandbox,
         report=report,
         state=state,
-        workspaces=Workspaces(
-            state,
-            folder,
-            owner,
-            passable=passable,
-            quota_bytes=options.workspaces_bytes,
-            days=options.workspace_days,
-        ),
+        workspaces=workspaces,
         python=python,
         spool=Spool(folder, link.api.post_item, link.api.pause),
         threads=Threads(slots),

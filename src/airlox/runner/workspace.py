@@ -133,6 +133,14 @@ class Workspaces:
         finally:
             await asyncio.to_thread(self._state.discard, job)
 
+    def remove_runs(self) -> None:
+        """Remove what jobs of a killed runner left, those without a record of theirs included.
+
+        Blocking; only before the first job. Raises StorageError.
+        """
+        for job in self._runs.iterdir():
+            self._state.discard(job)
+
     def evict(self) -> list[Path]:
         """Remove workspaces that are too old, and the oldest of those beyond the quota.
 
