@@ -60,21 +60,31 @@ def _parser() -> argparse.ArgumentParser:
 def campaign(root: Path, size: Size, *, inside: bool) -> tuple[dict[str, Any], list[str]]:
     """Figures, and what was found wrong."""
     began = time.monotonic()
+    took: dict[str, float] = {}
+
+    def note(phase: str) -> None:
+        took[phase] = round(time.monotonic() - began - sum(took.values()), 1)
+
     stage = Stage(root, size, inside=inside)
     try:
         director = Director(stage)
         with director.open() as owner:
+            note("open")
             director.play()
+            note("play")
             director.rest(owner)
+            note("rest")
             wrong, figures = _look(stage, owner)
+            note("look")
             wrong += _end(stage, owner)
         wrong += _look_for_leftovers(stage)
+        note("end")
     finally:
         stage.close()
     lacking = [] if inside else ["no root, ip, unshare or nsenter: no cut, no full disk"]
     about = {
         "seed": size.seed,
-        "seconds": round(time.monotonic() - began),
+        "seconds": took,
         "faults": dict(director.faults.most_common()),
         "not tried": lacking,
         "ended by themselves": {

@@ -21,7 +21,7 @@ from airlox.errors import AirloxError
 from airlox.protocol.payload import Text
 
 WAIT_S = 40.0
-STREAM_S = 30.0
+STREAM_S = 4.0
 
 
 class Settings(NamedTuple):
