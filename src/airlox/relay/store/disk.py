@@ -31,7 +31,7 @@ from airlox.relay.config import Config
 from airlox.relay.store.base import RELAY_LOG, Pending
 from airlox.relay.store.blobs import DiskReader, DiskUpload
 from airlox.relay.store.checkpoint import Checkpoint
-from airlox.relay.store.framing import Append, encode_purge, frame
+from airlox.relay.store.framing import REWRITE, Append, encode_purge, frame
 from airlox.relay.store.journal import Journal, Segment, sync_folder
 from airlox.relay.store.layout import Layout, remove
 from airlox.relay.store.places import Place, Places
@@ -39,6 +39,7 @@ from airlox.relay.store.recovery import replay
 from airlox.relay.store.session_log import SessionLogs
 
 T = TypeVar("T")
+Change = Callable[[list[bytes]], list[bytes]]
 
 GROUP_BYTES: Final = 4 << 20
 RETRY_S: Final = 1.0
@@ -48,18 +49,21 @@ log = logging.getLogger("airlox.relay.store")
 
 
 class _Request:
-    """Something the writer must make durable: entries of a session, or its end."""
+    """Something the writer must make durable: entries of a session, others in place of all that
+    it has (`change`), or its end."""
 
-    __slots__ = ("blob", "entries", "future", "sid", "size")
+    __slots__ = ("blob", "change", "entries", "future", "sid", "size")
 
     def __init__(
         self,
         sid: SessionId,
         future: Pending,
         entries: list[bytes] | None,
-        blob: tuple[str, bytes] | None,
+        blob: tuple[str, bytes] | None = None,
+        change: Change | None = None,
     ) -> None:
         self.sid = sid
+        self.change = change
         self.future = future
         self.entries = entries
         self.blob = blob
@@ -149,7 +153,12 @@ class DiskStore:
         return self._submit(_Request(sid, Pending(then), list(entries), blob))
 
     def purge(self, sid: SessionId) -> Pending:
-        return self._submit(_Request(sid, Pending(), None, None))
+        return self._submit(_Request(sid, Pending(), None))
+
+    def rewrite(
+        self, sid: SessionId, change: Change, then: Callable[[], None] | None = None
+    ) -> Pending:
+        return self._submit(_Request(sid, Pending(then), [], change=change))
 
     def _submit(self, request: _Request) -> Pending:
         """Gathers what comes in one turn of the loop: the writer is woken once for all of it.
@@ -216,9 +225,9 @@ class DiskStore:
 
     def _write_loop(self) -> None:
         while (group := self._next_group()) is not None:
-            if group:
+            for part in _apart(group):
                 self._journal.touch()
-                self._commit(group)
+                self._commit(part)
             self._rotate_if_due()
         self._journal.close()
 
@@ -272,6 +281,11 @@ class DiskStore:
                 counts[request.sid] = 0
                 frames.append(frame(encode_purge(request.sid)))
                 continue
+            if request.change is not None:
+                request.entries = self._changed(request.sid, request.change)
+                body = Append(request.sid, 0, request.entries).encode()
+                frames.append(frame(REWRITE + body[1:]))
+                continue
             first = counts.get(request.sid)
             if first is None:
                 first = self._logs.count(request.sid)
@@ -283,10 +297,22 @@ class DiskStore:
             offset += len(data)
             self._put_in_place(request, offset)
 
+    def _changed(self, sid: SessionId, change: Change) -> list[bytes]:
+        """Raises OSError, whatever goes wrong: the writer must live on."""
+        entries = self._logs.read(sid)
+        try:
+            return change(entries)
+        except Exception:
+            log.exception("a log cannot be rewritten", extra={"session": sid})
+            raise OSError(errno.EIO, "a log cannot be rewritten") from None
+
     def _put_in_place(self, request: _Request, end: int) -> None:
         sid = request.sid
         if request.entries is None:
             self._delete_session(sid)
+            return
+        if request.change is not None:
+            self._logs.rewrite(sid, request.entries)
             return
         self._logs.add(sid, request.entries)
         if request.blob is not None:
@@ -336,6 +362,16 @@ class DiskStore:
             self._checkpoint_running = False
             with self._wake:
                 self._wake.notify()  # the writer may have closed another one meanwhile
+
+
+def _apart(group: list[_Request]) -> list[list[_Request]]:
+    """A group cut so that whoever rewrites a log finds in place what was appended before."""
+    parts: list[list[_Request]] = []
+    for request in group:
+        if not parts or request.change is not None or parts[-1][-1].change is not None:
+            parts.append([])
+        parts[-1].append(request)
+    return parts
 
 
 def _resolve(group: list[_Request], failure: StorageError | None) -> None:

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from airlox.protocol.encoding import SessionId
-from airlox.relay.store.framing import PURGE, Append, decode_purge, read_frames
+from airlox.relay.store.framing import PURGE, REWRITE, Append, decode_purge, read_frames
 from airlox.relay.store.journal import Segment, segment_files
 from airlox.relay.store.places import Place, Places
 from airlox.relay.store.session_log import SessionLogs
@@ -39,6 +39,8 @@ class _Replay:
             sound = end
             if body[:1] == PURGE:
                 self._purge(decode_purge(body))
+            elif body[:1] == REWRITE:
+                self._rewrite(Append.decode(body))
             else:
                 self._append(Append.decode(body), segment, end)
         if sound < len(data):
@@ -60,6 +62,11 @@ class _Replay:
         if record.name:
             size = len(record.blob)
             self._places.put(record.sid, record.name, Place(segment, end - size, size))
+
+    def _rewrite(self, record: Append) -> None:
+        """Whatever the file holds: it may have been written anew already, with later entries."""
+        self._met.add(record.sid)
+        self._logs.rewrite(record.sid, record.entries)
 
     def _purge(self, sid: SessionId) -> None:
         """Forgets a session, but not its folder: it may be that of another life of the same id,

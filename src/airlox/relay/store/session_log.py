@@ -169,6 +169,13 @@ class SessionLogs:
                 found = self._logs[sid] = SessionLog(self._layout.log(sid))
             found.add(entries)
 
+    def rewrite(self, sid: SessionId, entries: list[bytes]) -> None:
+        """Other entries in place of all there are. The file follows at the next checkpoint."""
+        rewritten = SessionLog(self._layout.log(sid), fresh=True)
+        rewritten.add(entries)
+        with self._lock:
+            self._logs[sid] = rewritten
+
     def forget(self, sid: SessionId) -> None:
         with self._lock:
             self._logs.pop(sid, None)
