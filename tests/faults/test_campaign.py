@@ -36,7 +36,7 @@ def run_campaign(*words: str, timeout_s: float) -> dict[str, Any]:
 
 
 def test_a_short_campaign() -> None:
-    figures = run_campaign("--seconds=6", "--seed=5", "--items=400", "--jobs=40", timeout_s=110)
+    figures = run_campaign("--seconds=6", "--seed=5", "--items=200", "--people=2", timeout_s=110)
     assert sum(figures["faults"].values()) > 3
     assert figures["items acknowledged"] > 0
     assert figures["jobs accepted"] > 0

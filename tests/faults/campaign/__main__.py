@@ -31,7 +31,7 @@ def main() -> int:
     args = _parser().parse_args()
     inside = surroundings.enter()
     take_in_orphans()
-    size = Size(args.seed, args.seconds, args.items, args.jobs)
+    size = Size(args.seed, args.seconds, args.items, args.jobs, args.people)
     root = Path(tempfile.mkdtemp(prefix="airlox-campaign-"))
     try:
         figures, wrong = campaign(root, size, inside=inside)
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="what the faults are drawn from [1]")
     parser.add_argument("--items", type=int, default=100_000, help="most items to send")
     parser.add_argument("--jobs", type=int, default=10_000, help="most jobs to send")
+    parser.add_argument("--people", type=int, default=4, help="senders of each kind [4]")
     parser.add_argument("--keep", action="store_true", help="keep journals and logs")
     return parser
 

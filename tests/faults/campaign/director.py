@@ -44,15 +44,14 @@ RELAY_FLAGS = {
 
 
 class Size(NamedTuple):
-    """How large a campaign is: its seed, time, and bounds over all people."""
+    """How large a campaign is: its seed, time, bounds over all people, and how many of these
+    send items, and how many jobs; half as many read."""
 
     seed: int
     seconds: float
     items: int = 100_000
     jobs: int = 10_000
-    item_senders: int = 4
-    job_senders: int = 4
-    readers: int = 2
+    people: int = 4
 
 
 @dataclass
@@ -95,18 +94,20 @@ class Stage:
     def actors(self) -> list[Actor]:
         return [self.relay, *self.runners, *self.people]
 
+    @property
+    def readers(self) -> list[Actor]:
+        return [actor for actor in self.people if actor.kind == "read"]
+
     def cast(self, invites: Mapping[str, str]) -> None:
         """Everybody but relay and owner."""
         for sandbox in ("process", "process", *(("local",) if self.network else ())):
             self.runners.append(self._runner(len(self.runners), sandbox, invites["runner"]))
         size = self.size
-        for n in range(size.item_senders):
-            most = size.items // size.item_senders
-            self.people.append(self._person("items", f"items{n}", invites["sender"], most))
-        for n in range(size.job_senders):
-            most = size.jobs // size.job_senders
-            self.people.append(self._person("jobs", f"jobs{n}", invites["sender"], most))
-        for n in range(size.readers):
+        items, jobs = size.items // size.people, size.jobs // size.people
+        for n in range(size.people):
+            self.people.append(self._person("items", f"items{n}", invites["sender"], items))
+            self.people.append(self._person("jobs", f"jobs{n}", invites["sender"], jobs))
+        for n in range((size.people + 1) // 2):
             self.people.append(self._person("read", f"read{n}", invites["observer"], 0))
 
     def journal(self, name: str) -> Path:
@@ -316,7 +317,7 @@ class Director:
             Fault("cut of many", 1, lambda: [stage.relay] if stage.network else [], self._cut_all),
             Fault("full disk", 3, lambda: [a for a in everyone if a.disk], self._fill),
             Fault("read-only disk", 3, lambda: [a for a in everyone if a.disk], self._lock),
-            Fault("stopped reader", 3, lambda: stage.people[-2:], self._pause),
+            Fault("stopped reader", 3, lambda: stage.readers, self._pause),
             Fault("stopped process", 1, lambda: everyone, self._pause),
             Fault("wrong clock", 4, lambda: everyone, self._turn),
         ]
