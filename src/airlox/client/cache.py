@@ -13,7 +13,9 @@ Rules: folders 0700, files 0600; the session key and the invite are never stored
 processes of one participant may share a cache (a lock file orders their writes); whatever is read
 back is as untrusted as the relay's answers and is verified by the view again. A line of
 `events.jsonl` that does not continue the numbering is passed over, so torn, repeated and lost
-lines only cost a second fetch. Caches of expired sessions are swept.
+lines only cost a second fetch. In sessions with `history` a `gap` event stands for those that
+were forgotten, and the file is replaced by a shorter one now and then. Caches of expired sessions
+are swept.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -33,7 +35,8 @@ from airlox.client.filelock import file_lock
 from airlox.client.relay_api import parse_event
 from airlox.errors import StorageError
 from airlox.protocol.limits import MANIFEST_BYTES, TIMELINE_BYTES
-from airlox.protocol.view import Event
+from airlox.protocol.view import Event, in_ranges
+from airlox.protocol.wire import EventKind
 
 SWEEP_EVERY_S: Final = 3600.0
 EXPIRED_KEPT_MS: Final = 3 * 86_400_000
@@ -147,8 +150,14 @@ class SessionCache:
     # -- what happened -----------------------------------------------------------------------
 
     def load_events(self) -> list[Event]:
-        """The events stored so far, numbered from 0 without a gap."""
+        """The events stored so far, numbered from 0 without a gap that is not told of."""
         return self._events.load()
+
+    def forget_events(self, ranges: Sequence[tuple[int, int]], keep: Collection[int]) -> None:
+        """Write the log anew without the events of these ascending ranges, those numbered `keep`
+        apart; a `gap` event stands for each run of them."""
+        with self.locked():
+            self._events.forget(ranges, keep)
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Store events that continue the numbering; those another process stored are passed."""
@@ -210,6 +219,8 @@ class _EventLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self._offset = 0
+        self._file = 0
+        """Which file was looked at last: forgetting puts another in its place."""
         self._last = -1
 
     def load(self) -> list[Event]:
@@ -220,27 +231,50 @@ class _EventLog:
         self._catch_up()  # what another process has stored meanwhile
         room = EVENTS_BYTES - self._size()
         for event in events:
-            if event.seq == self._last + 1:
+            if _continues(event, self._last):
                 line = msgspec.json.encode(event)
                 room -= len(line) + 2  # its end, and that of a torn line before it
                 if room < 0:
                     break
                 safefs.append_line(self._path, line, sync=False)
                 self._last = event.seq
-        self._offset = self._size()
+        self._offset, self._file = self._size(), self._number()
+
+    def forget(self, ranges: Sequence[tuple[int, int]], keep: Collection[int]) -> None:
+        last, first_gone, lines = self._last, None, []
+        self._offset, self._last = 0, -1
+        for event in self._catch_up():
+            first = event.data["first"] if event.kind == EventKind.GAP else event.seq
+            if event.kind == EventKind.GAP or (
+                in_ranges(event.seq, ranges) and event.seq not in keep
+            ):
+                first_gone = first if first_gone is None else first_gone
+                gone_to = event.seq
+                continue
+            if first_gone is not None:
+                lines.append(msgspec.json.encode(_gap(first_gone, gone_to)))
+                first_gone = None
+            lines.append(msgspec.json.encode(event))
+        if first_gone is not None:
+            lines.append(msgspec.json.encode(_gap(first_gone, gone_to)))
+        safefs.write_private(self._path, b"".join(line + b"\n" for line in lines))
+        self._offset, self._file = self._size(), self._number()
+        self._last = max(last, self._last)
 
     def _catch_up(self) -> list[Event]:
         """The events stored since the last look that continue the numbering."""
         events: list[Event] = []
         for line in self._new_lines():
             event = parse_event(line)
-            if event is not None and event.seq == self._last + 1:
+            if event is not None and _continues(event, self._last):
                 self._last = event.seq
                 events.append(event)
         return events
 
     def _new_lines(self) -> list[bytes]:
-        size = self._size()
+        size, number = self._size(), self._number()
+        if number != self._file:  # replaced: what stands in it again is passed over
+            self._offset, self._file = 0, number
         if size == self._offset:
             return []
         if size > EVENTS_BYTES:  # not by this client: as good as none
@@ -252,11 +286,29 @@ class _EventLog:
         self._offset = len(data)
         return new.split(b"\n")
 
+    def _number(self) -> int:
+        try:
+            return os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return 0
+
     def _size(self) -> int:
         try:
             return os.path.getsize(self._path)
         except FileNotFoundError:
             return 0
+
+
+def _continues(event: Event, last: int) -> bool:
+    """Whether an event is the next after number `last`, or tells of a gap that begins there."""
+    if event.kind == EventKind.GAP:
+        first = event.data.get("first")
+        return isinstance(first, int) and 0 <= first <= last + 1 <= event.seq
+    return event.seq == last + 1
+
+
+def _gap(first: int, last: int) -> Event:
+    return Event(last, EventKind.GAP, {"first": first})
 
 
 def sweep(root: str, now_ms: int) -> None:

@@ -226,6 +226,8 @@ class Job:
         """The first result bound to this job, in the relay's order."""
         item = self._core.timeline.find(self.id, api)
         if item is None:
+            if (forgotten := self._core.timeline.forgotten(self.id)) is not None:
+                raise forgotten
             return None
         self._open_results(api)
         if not self._core.timeline.read(lambda view: view.results_of(item, None)):

@@ -31,7 +31,14 @@ from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClos
 from airlox.protocol import wire
 from airlox.protocol.encoding import PublicKey
 from airlox.protocol.keys import parse_public_key
-from airlox.protocol.limits import BLOB_OVERHEAD_BYTES, MANIFEST_BYTES, MIB, PACK_BYTES
+from airlox.protocol.limits import (
+    BLOB_OVERHEAD_BYTES,
+    MANIFEST_BYTES,
+    MIB,
+    PACK_BYTES,
+    PAGE_BYTES,
+    PAGE_EVENTS,
+)
 from airlox.protocol.sse import SseEvent, SseParser
 from airlox.protocol.view import Event
 
@@ -39,6 +46,7 @@ USER_AGENT: Final = f"airlox/{__version__}"
 CALL_TIMEOUT_S: Final = 30.0
 SMALL_BYTES: Final = 1 * MIB
 """Bound of the short answers: everything but events, lists, blobs and audits."""
+PAGE_ANSWER_BYTES: Final = 2 * PAGE_BYTES
 TOKEN_CHARS: Final = 4096
 STATE_CHARS: Final = 40
 RUNNERS: Final = 1024
@@ -103,6 +111,18 @@ class _TokenAnswer(msgspec.Struct):
 
 class _EventsAnswer(msgspec.Struct):
     events: list[msgspec.Raw]
+
+
+class EventsPage(msgspec.Struct, frozen=True):
+    """Some of a session's events, in order, and whether there are more behind them."""
+
+    events: list[Event]
+    more: bool
+
+
+class _PageAnswer(msgspec.Struct):
+    events: list[msgspec.Raw]
+    more: bool = False
 
 
 class _RunnersAnswer(msgspec.Struct):
@@ -316,6 +336,17 @@ class RelayApi:
             elif (junk := junk + 1) > JUNK:
                 self._not_a_relay("list of events")
         return events
+
+    def events_page(self, after: int | None = None) -> EventsPage:
+        """Events after number `after`, in sessions with `history`. Raises like `events`."""
+        path = wire.events_page(self.session_id, after, PAGE_EVENTS)
+        try:
+            answer = self._get(path, limit=PAGE_ANSWER_BYTES)
+        except RelayError as error:
+            raise self.end_of_session(error) from error
+        page = self._decode(answer, _PageAnswer, "page of events")
+        events = [event for event in map(parse_event, page.events) if event is not None]
+        return EventsPage(events, page.more)
 
     def job_news(self, job: str, from_byte: int | None) -> list[SseEvent]:
         """What the job's stream would say at once: live output from a byte on, state, result.

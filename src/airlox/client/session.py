@@ -425,6 +425,8 @@ class Session:
     def job(self, job_id: str) -> Job:
         """The handle of a job posted before, by anyone. Raises UsageError when it is unknown."""
         item = self.item(job_id)
+        if item is None and (forgotten := self._core.timeline.forgotten(job_id)) is not None:
+            raise forgotten
         if item is None or item.kind is not Kind.JOB:
             raise UsageError(
                 f"no job {job_id[:40]!r} in this session",

@@ -18,12 +18,14 @@ import msgspec
 
 from airlox.client.blobs import BlobMissing, Blobs
 from airlox.client.membership import Membership
-from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.client.relay_api import EventsPage, RelayApi, WarningSink
 from airlox.client.stream import Feed, soon
-from airlox.errors import EncodingError, ProtocolError, SessionClosed
+from airlox.errors import EncodingError, ProtocolError, SessionClosed, UsageError
 from airlox.protocol import wire
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import Envelope, Kind
+from airlox.protocol.limits import EVENT_JUMP
+from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.view import (
     Change,
@@ -32,6 +34,7 @@ from airlox.protocol.view import (
     ItemStatus,
     Record,
     SessionView,
+    forgotten_ranges,
     parse_event,
 )
 from airlox.protocol.wire import EventKind
@@ -40,6 +43,10 @@ ALL_KINDS: Final = frozenset(Kind)
 STANDING_KINDS: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
 """What says who may do what; small, and needed before anything is sent to a runner."""
 WANTS_A_PASS: Final = 64
+MAX_PAGES: Final = 1000
+"""A relay that always has one more page is not listened to for ever."""
+COMPLAINTS: Final = 10
+"""Most warnings about events of one session."""
 
 T = TypeVar("T")
 
@@ -57,6 +64,7 @@ class Timeline:
         self._not_held: set[ItemId] = set()
         """Items looked for in the cache in vain; what is fetched later is opened at once."""
         self._ended: SessionClosed | None = None
+        self._complaints = 0
         self.blobs = Blobs(membership.cache)
 
     def read(self, ask: Callable[[SessionView], T]) -> T:
@@ -90,32 +98,72 @@ class Timeline:
         if self.ended is not None:
             self.open_held()
             return []
-        last = self.read(lambda view: view.last_seq)
         try:
-            events = api.events(after=last if last >= 0 else None)
+            changes = self._catch_up(api)
         except SessionClosed as error:
             self.end(error)
             self.open_held()
             return []
-        changes = self.take(events)
         for change in changes:
             self._answer_want(change)
         self.give_due(api, at_once=True)
         self.fetch(kinds, api)
         return changes
 
+    def _catch_up(self, api: RelayApi) -> list[Change]:
+        """Take what happened since the last event; page by page where the session has pages."""
+        changes: list[Change] = []
+        for _ in range(MAX_PAGES):
+            last = self.read(lambda view: view.last_seq)
+            page = self._ask(api, last if last >= 0 else None)
+            changes += self.take(page.events)
+            if not page.more or self.read(lambda view: view.last_seq) <= last:
+                break
+        return changes
+
+    def _ask(self, api: RelayApi, after: int | None) -> EventsPage:
+        if self._me.manifest.has(Feature.HISTORY):
+            return api.events_page(after)
+        return EventsPage(api.events(after), more=False)
+
     def take(self, events: Sequence[Event]) -> list[Change]:
         """Store events and let the view step over them. Raises StorageError."""
         with self._lock:
             self._load()
-            fresh = [event for event in events if event.seq > self._view.last_seq]
+            last = self._view.last_seq
+            fresh = [event for event in events if event.seq > last]
             if not fresh:
                 return []
             self._me.cache.append_events(fresh)
             changes = [self._view.step(event) for event in fresh]
             for event, change in zip(fresh, changes, strict=True):
                 self._note_end(event, change)
+            self._let_go(fresh, changes)
+        self._complain(last, fresh, changes)
         return changes
+
+    def _complain(self, last: int, events: Sequence[Event], changes: Sequence[Change]) -> None:
+        """Tell of events that a relay should have sent and did not, and of joins that are none.
+
+        A refused item needs no word here: it has a record that says why.
+        """
+        for event, change in zip(events, changes, strict=True):
+            if change.kind == EventKind.PARTICIPANT and change.fault is not None:
+                self._warn(f"a join was refused: {change.fault}")
+            if event.seq <= last:
+                continue
+            if event.seq > last + EVENT_JUMP and event.kind != EventKind.GAP:
+                self._warn(f"event {event.seq} was refused: its number jumps too far")
+                continue
+            if event.seq > last + 1 and event.kind != EventKind.GAP:
+                self._warn(f"the relay left out its events {last + 1} to {event.seq - 1}")
+            last = event.seq
+
+    def _warn(self, text: str) -> None:
+        """Tell it, but not without end: the relay decides how often there is cause."""
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS:
+            self._on_warning(text)
 
     def feed(self, *, wait_s: Callable[[int], float] = soon) -> Feed:
         """The session's live events after what the view has seen. `wait_s`: see Feed."""
@@ -129,7 +177,7 @@ class Timeline:
             self._me.api,
             lambda: wire.stream(session_id),
             cursor=cursor,
-            poll=lambda api: [_as_told(event) for event in api.events(cursor())],
+            poll=lambda api: [_as_told(event) for event in self._ask(api, cursor()).events],
             on_warning=self._on_warning,
             wait_s=wait_s,
         )
@@ -221,8 +269,7 @@ class Timeline:
 
     def announced(self, item_id: ItemId, api: RelayApi) -> str | None:
         """The envelope that the relay announced under an id, after asking for news."""
-        last = self.read(lambda view: view.last_seq)
-        self.take(api.events(after=last if last >= 0 else None))
+        self._catch_up(api)
         record = self.read(lambda view: view.records.get(item_id))
         if record is None or record.envelope is None:
             return None
@@ -260,9 +307,39 @@ class Timeline:
         """Bring in what the cache knows, once."""
         if not self._loaded:
             self._loaded = True
-            for event in self._me.cache.load_events():
-                self._note_end(event, self._view.step(event))
+            events = self._me.cache.load_events()
+            changes = [self._view.step(event) for event in events]
+            for event, change in zip(events, changes, strict=True):
+                self._note_end(event, change)
+            self._let_go(events, changes)
             self._first_new_seq = self._view.last_seq + 1
+
+    def _let_go(self, events: Sequence[Event], changes: Sequence[Change]) -> None:
+        """Have the cache forget what the view forgot. Left undone, it is done at the next start."""
+        ranges: list[tuple[int, int]] = []
+        for event, change in zip(events, changes, strict=True):
+            if change.forgotten:
+                ranges += forgotten_ranges(event)
+                for item in change.forgotten:
+                    self._not_held.discard(item)
+                    self._me.cache.drop_blob(item)
+        if ranges:
+            view = self._view
+            keep = {record.seq for record in view.records.values()}
+            keep.update(participant.seq for participant in view.participants.values())
+            self._me.cache.forget_events(sorted(set(ranges)), keep)
+
+    def forgotten(self, item: str) -> UsageError | None:
+        """The error for an item that is not known, where the relay may have forgotten it."""
+        gone = self.read(lambda v: v.has_forgotten and ItemId(item) not in v.records)
+        if not gone:
+            return None
+        return UsageError(
+            f"{item[:40]!r} is not in this session any more, or never was: "
+            "its relay forgets finished jobs after a while",
+            code="forgotten",
+            hint="list those it still knows with: airlox job ls",
+        )
 
     def _in_status(self, kinds: Collection[Kind], *statuses: ItemStatus) -> list[Envelope]:
         return self.read(

@@ -192,7 +192,6 @@ class Change(msgspec.Struct, frozen=True):
     """Items that are no longer known: the relay forgot them, and they were of finished jobs."""
 
 
-_MISSING: Final = 100
 _WORD_CHARS: Final = 40
 """Of a word of the relay, such as a job's state."""
 
@@ -222,9 +221,6 @@ class SessionView:
         """Jobs with a signed cancel, and who signed it."""
         self.has_forgotten = False
         """Whether the relay said that it forgot something of this session."""
-        self.missing: list[tuple[int, int]] = []
-        """Numbers the relay neither sent nor said to have forgotten: the first such ranges. Kept
-        in sessions with `history` only: elsewhere a relay says nothing of gaps."""
 
     # ── events ──────────────────────────────────────────────────────────────────────────────
 
@@ -236,7 +232,6 @@ class SessionView:
             return self._skip(event)
         if event.seq > self.last_seq + limits.EVENT_JUMP:
             return Change(event.kind, fault="event number jumps too far")
-        self._note_missing(event.seq)
         self.last_seq = event.seq
         handler = _HANDLERS.get(event.kind)
         if handler is None:
@@ -254,12 +249,6 @@ class SessionView:
         self.last_seq = event.seq
         self.has_forgotten = True
         return Change(event.kind)
-
-    def _note_missing(self, seq: int) -> None:
-        follows = seq == self.last_seq + 1
-        if follows or not self.manifest.has(Feature.HISTORY) or len(self.missing) >= _MISSING:
-            return
-        self.missing.append((self.last_seq + 1, seq - 1))
 
     def _hold(self, document: str) -> None:
         """Count what is kept for good. A relay could otherwise fill a reader's memory."""
