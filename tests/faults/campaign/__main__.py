@@ -20,7 +20,7 @@ from airlox.errors import AirloxError
 from . import checks, surroundings
 from .director import Director, Size, Stage
 from .people import read_journal
-from .processes import leftovers, reap, take_in_orphans
+from .processes import Process, leftovers, reap, take_in_orphans
 
 VIEW_S = 100.0
 GONE_S = 20.0
@@ -96,12 +96,13 @@ def campaign(root: Path, size: Size, *, inside: bool) -> tuple[dict[str, Any], l
 
 
 def _look(stage: Stage, owner: Session) -> tuple[list[str], dict[str, Any]]:
-    views = _final_views(stage)
+    tellers = _ask_everybody(stage)
+    owner.items()
+    views = {each.name: _final_view(stage, each) for each in tellers}
     journals = {
         actor.process.name: read_journal(stage.journal(actor.process.name))
         for actor in stage.people
     }
-    owner.items()
     jobs = {job.id: job for job in owner.jobs()}
     ends = {job.id: job.result() for job in jobs.values()}
     session = checks.Session(owner.records(), jobs, ends)
@@ -115,16 +116,19 @@ def _look(stage: Stage, owner: Session) -> tuple[list[str], dict[str, Any]]:
     return wrong, checks.figures(session, journals)
 
 
-def _final_views(stage: Stage) -> dict[str, checks.Notes]:
-    """What everybody has in the end, by the name of the person."""
+def _ask_everybody(stage: Stage) -> list[Process]:
+    """Processes that write down what each person has in the end."""
     tellers = []
     for actor in stage.people:
         actor.process.kill()
         tellers.append(stage.final_view(actor))
         tellers[-1].start()
-    for teller in tellers:
-        teller.wait(VIEW_S)
-    return {each.name: read_journal(stage.journal(f"{each.name}.final")) for each in tellers}
+    return tellers
+
+
+def _final_view(stage: Stage, teller: Process) -> checks.Notes:
+    teller.wait(VIEW_S)
+    return read_journal(stage.journal(f"{teller.name}.final"))
 
 
 def _end(stage: Stage, owner: Session) -> list[str]:
