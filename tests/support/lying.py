@@ -70,16 +70,12 @@ class Call:
 
     def pass_on_events(self, change: Callable[[Told], list[Told]]) -> None:
         """The real relay's stream, each event as `change` has it."""
-        parser, held, in_body = SseParser(), b"", False
+        parser, held = SseParser(), b""
+        self.start_stream()
         with self._asked() as server:
             for data in _coming(server, self.peer.sock):
-                if not in_body:
-                    held += data
-                    head, in_body, data = _split(held)
-                    if not in_body:
-                        continue
-                    self.peer.send(head)
-                for event in parser.feed(data):
+                events, held = _whole_chunks(held + data)
+                for event in parser.feed(events):
                     seq = None if event.id is None else int(event.id)
                     told = {"seq": seq, "kind": event.event, "data": json.loads(event.data)}
                     self.tell(*change(told))
@@ -304,7 +300,18 @@ def _coming(server: socket.socket, client: socket.socket) -> Iterator[bytes]:
         yield data
 
 
-def _split(held: bytes) -> tuple[bytes, bool, bytes]:
-    """The head of an answer, whether it is complete, and what follows."""
-    head, found, rest = held.partition(b"\r\n\r\n")
-    return head + found, bool(found), rest
+def _whole_chunks(held: bytes) -> tuple[bytes, bytes]:
+    """What the complete chunks of an answer hold, its head passed over, and the bytes left."""
+    if held.startswith(b"HTTP/"):
+        head, found, rest = held.partition(b"\r\n\r\n")
+        if not found:
+            return b"", held
+        assert b"200" in head.partition(b"\r\n")[0], head
+        held = rest
+    found_bytes = b""
+    while True:
+        size, found, rest = held.partition(b"\r\n")
+        if not found or len(rest) < int(size, 16) + 2:
+            return found_bytes, held
+        found_bytes += rest[: int(size, 16)]
+        held = rest[int(size, 16) + 2 :]
