@@ -16,7 +16,7 @@ from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
 from airlox.errors import ConnectionLost, RelayError, ValidationError
 from airlox.protocol.item import ItemRef
-from airlox.protocol.job import LiveTotals
+from airlox.protocol.job import Cause, CauseKind, LiveTotals
 from airlox.protocol.keys import Role
 from airlox.protocol.live import LiveWriter, Piece
 from airlox.protocol.sse import SseEvent
@@ -124,7 +124,13 @@ def test_a_runner_that_is_not_approved_is_not_heard(desk: Desk) -> None:
 class TestTheResult:
     """[P-LIV-2] What the signed result names is compared with what came."""
 
-    def end(self, desk: Desk, writer: LiveWriter, **changes: Any) -> list[str]:
+    def end(
+        self,
+        desk: Desk,
+        writer: LiveWriter,
+        cause: CauseKind = CauseKind.EXIT,
+        **changes: Any,
+    ) -> list[str]:
         """The warnings once a result has come that names this writer's output."""
         totals = {
             "dropped_bytes": 0,
@@ -134,7 +140,7 @@ class TestTheResult:
             "stdout_bytes": writer.offset,
         }
         live = LiveTotals(**(totals | changes))
-        final = SimpleNamespace(live=live, runner=desk.runner.public)
+        final = SimpleNamespace(live=live, runner=desk.runner.public, cause=Cause(kind=cause))
         desk.follower._job.final = final  # type: ignore[misc, assignment]
         desk.follower._compare()
         return desk.warnings
@@ -168,6 +174,11 @@ class TestTheResult:
         for frame in frames:
             desk.read(frame)
         assert len(self.end(desk, writer, **changes)) == 1
+
+    def test_a_runner_that_was_killed_knows_nothing_of_what_came(self, desk: Desk) -> None:
+        frames, _ = self.written(desk, 2)
+        desk.read(frames[0])
+        assert self.end(desk, desk.writer(), CauseKind.RUNNER_LOST) == []
 
     def test_it_was_another_runner_s(self, desk: Desk) -> None:
         other = desk.world.person(Role.RUNNER, "other")

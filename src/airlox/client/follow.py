@@ -31,6 +31,7 @@ from airlox.errors import (
 )
 from airlox.protocol import wire
 from airlox.protocol.encoding import PublicKey, b64u_decode
+from airlox.protocol.job import CauseKind
 from airlox.protocol.keys import parse_public_key
 from airlox.protocol.live import STDOUT, LiveReader, Piece
 from airlox.protocol.manifest import Feature
@@ -48,6 +49,8 @@ END_GRACE_S: Final = 3.0
 """After the result was announced, how long the stream may take to end."""
 WARNINGS: Final = 10
 """Most warnings of one wait."""
+
+_FORGOTTEN: Final = frozenset({CauseKind.RUNNER_LOST, CauseKind.RUNNER_ERROR})
 
 
 class Output(NamedTuple):
@@ -198,10 +201,13 @@ class Follower:
     def _compare(self) -> None:
         """Tell it when the live output is not all of what the signed result names.
 
-        Whoever saw nothing of it has the result's output in its place, and is told nothing.
+        Whoever saw nothing of it has the result's output in its place, and is told nothing. Nor
+        is there anything to compare where the runner itself lost what the job had printed.
         """
         reader, final = self._reader, self._job.final
         if reader is None or reader.last is None or final is None or final.live is None:
+            return
+        if final.cause is not None and final.cause.kind in _FORGOTTEN:
             return
         last, live = reader.last, final.live
         total = live.stdout_bytes + live.stderr_bytes
