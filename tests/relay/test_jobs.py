@@ -136,6 +136,32 @@ def test_an_open_stream_counts_as_online(relay: RelayThread, clock: Clock) -> No
         stream.until("job_assigned")
 
 
+def test_a_runner_silent_since_its_stream_ended_is_soon_offline(
+    relay: RelayThread, clock: Clock
+) -> None:
+    """A runner that died must not get jobs for as long as its last heartbeat would allow."""
+    crew = Crew(relay)
+    runner = crew.runner()
+
+    def online() -> bool:
+        return bool(crew.owner.get(wire.runners(crew.sid)).json["runners"][0]["online"])
+
+    def offline_in_a_moment() -> bool:
+        clock.turn(0.5)
+        return not online()
+
+    with crew.http.stream(wire.runner_stream(crew.sid), runner.token):
+        until(online)
+        crew.beat(runner)
+    turned = clock.ticks_ms()
+    until(offline_in_a_moment)
+    assert clock.ticks_ms() - turned < 25_000  # a heartbeat alone would count for 30 s
+    clock.turn(1)
+    crew.beat(runner)  # alive without a stream, behind a proxy that holds it back
+    clock.turn(20)
+    assert online()
+
+
 def test_targets_choose_by_key_and_by_labels(relay: RelayThread) -> None:
     crew = Crew(relay)
     plain = crew.runner("plain")

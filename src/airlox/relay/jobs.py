@@ -36,6 +36,9 @@ CANCELLED = "cancelled"
 NO_RUNNER = "no_runner_available"
 BUSY = "runner_busy"
 
+RECONNECT_MS = 10_000
+"""How long a runner whose stream ended counts as online without a further heartbeat."""
+
 
 class Heartbeat(msgspec.Struct, frozen=True):
     """What a runner says of itself every few seconds. `slots`: how many more jobs it would take."""
@@ -148,8 +151,11 @@ class Jobs:
             return True
         if presence.heartbeat_ms is None:
             return False
-        silent_ms = self._core.clock.ticks_ms() - presence.heartbeat_ms
-        return silent_ms < self._core.config.online_timeout_s * 1000
+        now_ms, lost_ms = self._core.clock.ticks_ms(), presence.lost_ms
+        if lost_ms is not None and presence.heartbeat_ms <= lost_ms:
+            # Silent since its stream ended: it has a moment to come back, then it is gone.
+            return now_ms - lost_ms < RECONNECT_MS
+        return now_ms - presence.heartbeat_ms < self._core.config.online_timeout_s * 1000
 
     def _free_slots(self, session: Session, runner: Participant) -> int:
         """In a floor session a runner takes one job at a time, whatever it says."""
@@ -192,7 +198,7 @@ class Jobs:
 
     def stream_closed(self, runner: Participant) -> None:
         runner.presence.streams -= 1
-        runner.presence.seen_ms = self._core.clock.ticks_ms()
+        runner.presence.lost_ms = runner.presence.seen_ms = self._core.clock.ticks_ms()
 
     # ── the life of a job ────────────────────────────────────────────────────────────────────
 

@@ -48,11 +48,13 @@ class Event(NamedTuple):
 class Presence:
     """Whether a runner is there. Lives as long as the process; times are ticks."""
 
-    __slots__ = ("capacity", "heartbeat_ms", "seen_ms", "streams")
+    __slots__ = ("capacity", "heartbeat_ms", "lost_ms", "seen_ms", "streams")
 
     def __init__(self, now_ms: int) -> None:
         self.streams = 0
         self.heartbeat_ms: int | None = None
+        self.lost_ms: int | None = None
+        """When its last stream ended."""
         self.seen_ms = now_ms
         """Last sign of life; a start of the relay counts as one."""
         self.capacity = 1
@@ -439,7 +441,9 @@ class Session:
         self.add_event(EventKind.EVICTED, {"item": record.item}, record.item)
 
     def _on_reseeded(self, record: records.Reseeded) -> None:
-        item = self.items[ItemId(record.item)]
+        item = self.items.get(ItemId(record.item))
+        if item is None:
+            return
         if not item.has_blob:
             item.has_blob = True
             self.sealed_bytes += item.size
