@@ -80,13 +80,13 @@ class TestSession:
     def test_create_prints_a_link_per_role(self, relay: str, tmp_path: Path) -> None:
         made = create_document(relay, tmp_path)
         assert set(made) >= {"expires_at_ms", "invites", "session_id"}
-        assert set(made["invites"]) == {"owner", "sender", "observer", "runner"}
+        assert set(made["invites"]) == {"owner", "sender", "observer"}
         assert all(link.startswith(f"{relay}/s/") for link in made["invites"].values())
 
     def test_the_owner_s_link_goes_to_a_file_alone(self, relay: str, tmp_path: Path) -> None:
         path = tmp_path / "owner.link"
         done = Cli(relay, tmp_path)("session", "create", "--json", "--owner-invite-file", str(path))
-        assert set(done.document["invites"]) == {"sender", "observer", "runner"}
+        assert set(done.document["invites"]) == {"sender", "observer"}
         assert done.document["owner_invite_file"] == str(path)
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.read_text().strip() not in done.out + done.err

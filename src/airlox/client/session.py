@@ -229,11 +229,15 @@ class Session:
 
     @property
     def invites(self) -> dict[str, str]:
-        """Invite links by role (owner only). Whoever holds a link holds its role."""
+        """Invite links by role (owner only). Whoever holds a link holds its role.
+
+        A session without jobs has no use for a runner, and so no link for one.
+        """
         check_may(self._role, Role.OWNER, what="hand out invites")
         invite = self._core.membership.invite
         links = {Role.OWNER.value: owner_invite(invite.base_url, invite.role_seed).url()}
-        for role in MEMBER_ROLES:
+        execute = self._core.manifest.job_limits is not None
+        for role in (role for role in MEMBER_ROLES if execute or role is not Role.RUNNER):
             links[role.value] = member_invite(invite.base_url, invite.role_seed, role).url()
         return links
 
