@@ -19,8 +19,6 @@ TESTS = Path(__file__).parents[1]
 def run_campaign(*words: str, timeout_s: float) -> dict[str, Any]:
     """The figures of a campaign in which everything held."""
     require("linux")
-    require("root")
-    require("ip")
     done = subprocess.run(
         [sys.executable, "-m", "faults.campaign", *words],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])},
@@ -45,6 +43,8 @@ def test_a_short_campaign() -> None:
 @pytest.mark.slow  # minutes of faults, which must come and go
 @pytest.mark.timeout(600)
 def test_a_long_campaign() -> None:
+    require("root")
+    require("ip")
     figures = run_campaign("--seconds=100", "--seed=11", "--items=3000", timeout_s=550)
     assert {"kill relay", "kill runner", "long cut", "full disk"} <= figures["faults"].keys()
     assert figures["items acknowledged"] > 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from airlox.errors import ConnectionLost, RelayError, SessionClosed, StorageErro
 from airlox.protocol.encoding import ItemId, b64u_encode
 from airlox.protocol.item import ItemRef, SealedItem, parse_frame
 from airlox.runner.spool import Parcel, Spool, Started
+from support.small_disk import small_disk
 
 
 def identifier(number: int) -> ItemId:
@@ -195,6 +197,20 @@ def test_a_full_disk_keeps_the_result_in_memory(
     spool.post_all(relay.hear)
     assert relay.got == ["file-a", "result 1"]
     assert spool_in(tmp_path, relay).lost() == [], "it has its result"
+
+
+def test_a_disk_that_became_read_only_stops_no_result(tmp_path: Path, relay: Relay) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        spool = spool_in(disk, relay)
+        spool.begin(started(3))
+        spool.add(parcel(1, "file-a"))
+        spool.add(parcel(2))
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True, timeout=20)
+        assert not spool.add(parcel(3))
+        spool.post_all(relay.hear)
+        assert relay.got == ["file-a", "result 1", "result 2", "result 3"]
+        assert relay.gave_up == []
+        assert spool.is_empty()
 
 
 def test_an_unfinished_parcel_is_not_posted(tmp_path: Path, relay: Relay) -> None:

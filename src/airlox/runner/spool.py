@@ -13,6 +13,7 @@ Rules
 - A result goes out only after its out files; an out file the relay will never take makes the
   result go without any, since a reader waits for every file that a result names.
 - When the disk is full the frames stay in memory: they then survive no restart, but are not lost.
+- What a disk that became read-only does not let go is posted once, and again at the next start.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Spool:
         self._lock = threading.Lock()
         self._next = 0
         self._in_memory: list[Parcel] = []
+        self._stuck: set[str] = set()
         for made in (self._spool, self._started):
             safefs.make_private_dir(made)
         self._drop_unfinished()
@@ -104,7 +106,7 @@ class Spool:
 
     def end(self, job: ItemId) -> None:
         """The job has its result in the spool, or none is due."""
-        (self._started / job).unlink(missing_ok=True)
+        _let_go(self._started / job)
 
     # ── results ─────────────────────────────────────────────────────────────────────────────
 
@@ -144,8 +146,8 @@ class Spool:
                 with self._lock:
                     self._in_memory.remove(parcel)
                 self.end(job)
-            else:
-                remove_tree(parcel)
+            elif not _let_go(parcel):
+                self._stuck.add(parcel.name)
             self.on_settled(job)
 
     def _oldest(self) -> Path | Parcel | None:
@@ -174,7 +176,7 @@ class Spool:
         try:
             for path in files:
                 self._deliver(_read_frame(path))
-                path.unlink()
+                _let_go(path)
         except RelayError:
             result = bare
         if result is not None:
@@ -196,7 +198,8 @@ class Spool:
     # ── the folder ──────────────────────────────────────────────────────────────────────────
 
     def _parcels(self) -> list[Path]:
-        return sorted(path for path in self._spool.iterdir() if path.name[0] != ".")
+        found = (path for path in self._spool.iterdir() if path.name[0] != ".")
+        return sorted(path for path in found if path.name not in self._stuck)
 
     def _store(self, parcel: Parcel) -> None:
         with self._lock:
@@ -258,6 +261,15 @@ def _job_of(parcel: Path) -> ItemId:
 def _number_of(parcel: Path) -> int:
     digits = parcel.name.partition("-")[0]
     return int(digits) if digits.isdigit() else 0
+
+
+def _let_go(path: Path) -> bool:
+    """Remove what is needed no more; False when the disk does not let it go."""
+    try:
+        remove_tree(path)
+    except StorageError:
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
