@@ -171,11 +171,16 @@ class Bench:
         )
 
     def carry_out(
-        self, job: ShellJob | Exception, role: Role = Role.SENDER, *, cancelled: bool = False
+        self,
+        job: ShellJob | Exception,
+        role: Role = Role.SENDER,
+        *,
+        cancelled: bool = False,
+        old: bool = False,
     ) -> Result:
         """The one answer to a job."""
-        author = SimpleNamespace(role=role, public=OTHER)
-        self.link.found = Order(REF, author, job) if isinstance(job, ShellJob) else job  # type: ignore[arg-type]
+        author: Any = SimpleNamespace(role=role, public=OTHER)
+        self.link.found = Order(REF, author, job, old) if isinstance(job, ShellJob) else job
 
         async def story() -> None:
             running, again = Running(JOB), self.link.was_run(JOB)
@@ -215,6 +220,12 @@ class TestMayRun:
     @pytest.mark.parametrize("role", [Role.OWNER, Role.SENDER])
     def test_they_do(self, bench: Bench, role: Role) -> None:
         assert bench.carry_out(shell(), role).status == "completed"
+
+    def test_a_job_that_may_have_been_carried_out_is_not_taken(self, bench: Bench) -> None:
+        """P-HIS-7"""
+        result = bench.carry_out(shell(), old=True)
+        assert result.cause is not UNSET
+        assert (result.cause.code, bench.sandbox.ran) == ("too_old", 0)
 
     def test_a_job_for_another_runner_is_not_taken(self, bench: Bench) -> None:
         target = OneRunner(name="box", participant_pub=OTHER)

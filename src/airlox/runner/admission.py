@@ -27,6 +27,12 @@ APPROVAL_POLL_S: Final = 1.0
 
 async def check_may_run(bench: Bench, running: Running, order: Order) -> None:
     """Raises JobRefused unless author, target and approval are right."""
+    if order.may_be_done:
+        raise JobRefused(
+            "the job is older than what this runner remembers: it may have been carried out",
+            code="too_old",
+            hint="send it again as a new job; if it is new, set the sender's clock",
+        )
     if order.author.role not in (Role.OWNER, Role.SENDER):
         raise JobRefused("jobs are by the owner or a sender", code="not_allowed")
     target = order.job.target

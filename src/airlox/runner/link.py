@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from airlox import safefs
 from airlox.client.blobs import BlobMissing
 from airlox.client.deadline import Deadline
-from airlox.client.membership import Membership
+from airlox.client.membership import Membership, now_ms
 from airlox.client.outbox import Outbox
 from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed
@@ -32,10 +31,12 @@ from airlox.protocol.item import Envelope, ItemRef, Kind
 from airlox.protocol.job import Job, PythonJob, ShellJob
 from airlox.protocol.keys import Role
 from airlox.protocol.live import RANDOM_BYTES, LiveWriter
+from airlox.protocol.manifest import Feature
 from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
 from airlox.protocol.view import ItemStatus, Participant, Record
 from airlox.protocol.wire import JobState
+from airlox.runner.done import DoneJobs
 from airlox.runner.patience import patiently, wait_s
 
 STANDING: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
@@ -45,16 +46,16 @@ PATIENCE_S: Final = 60.0
 """How long a job that was given to this runner is held on to while the relay is away, or while
 the holders of an input are asked for it."""
 RETRY_S: Final = 0.5
-DONE_BYTES: Final = 64 * limits.MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A job as its author signed it."""
+    """A job as its author signed it. `may_be_done`: it is older than what this runner remembers."""
 
     ref: ItemRef
     author: Participant
     job: Job
+    may_be_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,10 @@ class Link:
         self.timeline = Timeline(membership, on_warning=on_warning)
         self.outbox = Outbox(membership, self.timeline.announced, on_warning=on_warning)
         self._on_warning = on_warning
-        self._done_path = os.path.join(membership.cache.folder, f"jobs-done-{name}.txt")
-        self._done = _read_done(self._done_path)
+        self._done = DoneJobs(
+            os.path.join(membership.cache.folder, f"jobs-done-{name}.txt"),
+            bounded=membership.manifest.has(Feature.HISTORY),
+        )
         self._answered: set[ItemId] = set()
         self._tidied: set[ItemId] = set()
         self._lock = threading.Lock()
@@ -142,7 +145,9 @@ class Link:
         Files by people are stored here where there is room, since a job may name them; texts,
         results, jobs of others and files by runners are of no use to a runner.
         """
-        for record in self.timeline.records():
+        records = self.timeline.records()
+        self._tidied &= {record.envelope.id for record in records if record.envelope is not None}
+        for record in records:
             envelope = record.envelope
             if envelope is None or record.author is None or envelope.id in self._tidied:
                 continue
@@ -207,7 +212,8 @@ class Link:
             raise Unverified(ref, error.message) from error
         if not isinstance(meta, PythonJob | ShellJob):
             raise Unverified(ref, "the item is not a job")
-        return Order(ref, record.author, meta)
+        old = self._done.may_be_forgotten(job, record.envelope.header.created_at_ms)
+        return Order(ref, record.author, meta, old)
 
     def input(self, ref: ItemRef) -> Input:
         """A verified input file. Raises JobRefused."""
@@ -272,18 +278,17 @@ class Link:
 
     def note_run(self, job: ItemId) -> None:
         """On the disk before the job starts. Raises StorageError."""
-        with self._lock:
-            if job in self._done:
-                return
-            safefs.append_line(self._done_path, job.encode())
-            self._done.add(job)
+        record = self.timeline.read(lambda view: view.records.get(job))
+        envelope = None if record is None else record.envelope
+        self._done.add(job, now_ms() if envelope is None else envelope.header.created_at_ms)
 
     def note_answered(self, job: ItemId) -> None:
         """On the disk if that has room: a relay that gives the job again gets no second answer."""
-        with self._lock:
-            self._answered.add(job)
-        with suppress(StorageError):
+        try:
             self.note_run(job)
+        except StorageError:
+            with self._lock:
+                self._answered.add(job)
 
     # ── full sessions ───────────────────────────────────────────────────────────────────────
 
@@ -323,16 +328,6 @@ class Link:
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
         self.api.post_lack(job, sealed)
-
-
-def _read_done(path: str) -> set[ItemId]:
-    try:
-        data = safefs.read_bounded(path, DONE_BYTES)
-    except StorageError as error:
-        if error.code == "not_found":
-            return set()
-        raise
-    return {ItemId(line) for line in data.decode("ascii", "replace").split()}
 
 
 def _bad_input(ref: ItemRef, fault: str) -> JobRefused:
