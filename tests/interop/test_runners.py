@@ -181,7 +181,7 @@ def test_two_runners_of_either_side_share_the_work(
 
 @pytest.fixture(scope="module")
 def hasty_relay() -> Iterator[str]:
-    with server("--ephemeral", "--runner-grace-s", "2") as running:
+    with server("--ephemeral", "--runner-grace", "2s") as running:
         yield running.url
 
 
