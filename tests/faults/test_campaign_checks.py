@@ -14,6 +14,8 @@ from airlox.protocol.payload import Text
 from airlox.protocol.view import ItemStatus
 from faults.campaign import checks
 
+JOB = "A" * 22
+
 
 def record(seq: int, text: str, *, item: str | None = None) -> Any:
     ident = item or f"i{seq}"
@@ -120,7 +122,7 @@ class TestJobs:
             code_sha256="",
             exit_code=0,
             input_sha256="",
-            job=ItemRef(blob_sha256="A" * 43, id="j"),
+            job=ItemRef(blob_sha256="A" * 43, id=JOB),
             out_files=(),
             peak_mem_mb=0,
             reason=None,
@@ -134,12 +136,12 @@ class TestJobs:
         records = [record(n, "") for n in range(results)]
         for each in records:
             each.item.meta = meta
-        given = session(*records, ends={"j": ended})
+        given = session(*records, ends={JOB: ended})
         return list(checks.check_jobs(given, {"jobs0": notes}))
 
     def test_one_signed_end(self) -> None:
-        told = {"kind": "end", "n": 0, "id": "j", "status": "completed", "reason": None}
-        assert self.found(end(), acked(0, "j"), told | {"signed": True}) == []
+        told = {"kind": "end", "n": 0, "id": JOB, "status": "completed", "reason": None}
+        assert self.found(end(), acked(0, JOB), told | {"signed": True}) == []
 
     def test_the_relays_word(self) -> None:
         assert self.found(end(signed=False, reason="runner_lost"), results=0) == []
@@ -162,11 +164,11 @@ class TestJobs:
         assert "is no job" in self.found(end(), acked(0, "other"))[0]
 
     def test_a_refused_one_ran(self) -> None:
-        note = {"kind": "not_taken", "n": 0, "id": "j", "code": "runner_busy"}
+        note = {"kind": "not_taken", "n": 0, "id": JOB, "code": "runner_busy"}
         assert "ended otherwise" in self.found(end(), note)[0]
 
     def test_its_sender_was_told_something_else(self) -> None:
-        told = {"kind": "end", "n": 0, "id": "j", "status": "failed", "reason": None}
+        told = {"kind": "end", "n": 0, "id": JOB, "status": "failed", "reason": None}
         assert "says otherwise" in self.found(end(), told | {"signed": True})[0]
 
 
