@@ -228,9 +228,20 @@ def test_a_join_secret_gets_the_same_token_again(http: Http, world: World, owner
     other = b64u_encode(os.urandom(32))
     assert http.ask("POST", path, person.join, airlox_join_secret=other).error == "409 exists"
     assert http.ask("POST", path, person.join).error == "409 exists"
+    # the secret of another is as good as none, and what it gets is of no use elsewhere
+    thief = world.person(Role.SENDER)
+    theirs = http.ask("POST", path, thief.join, airlox_join_secret=other)
+    assert theirs.status == 201
+    assert http.ask("POST", path, person.join, airlox_join_secret=other).error == "409 exists"
+    assert http.ask("POST", path, thief.join, airlox_join_secret=secret).error == "409 exists"
+    assert theirs.json != first.json
+    # and the token is not to be had again once it is dead
+    gone = Member(http, thief, theirs.json["token"])
+    assert gone.post(wire.leave(gone.sid)).status == 200
+    assert http.ask("POST", path, thief.join, airlox_join_secret=other).error == "409 exists"
     short = http.ask("POST", path, person.join, airlox_join_secret="short")
     assert short.error == "400 invalid_join"
-    assert len([e for e in owner.events() if e["kind"] == "participant"]) == 2
+    assert len([e for e in owner.events() if e["kind"] == "participant"]) == 3
 
 
 def test_joins_that_do_not_verify_are_refused(http: Http, world: World, owner: Member) -> None:

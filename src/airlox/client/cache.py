@@ -303,7 +303,7 @@ def _continues(event: Event, last: int) -> bool:
     """Whether an event is the next after number `last`, or tells of a gap that begins there."""
     if event.kind == EventKind.GAP:
         first = event.data.get("first")
-        return isinstance(first, int) and 0 <= first <= last + 1 <= event.seq
+        return type(first) is int and 0 <= first <= last + 1 <= event.seq
     return event.seq == last + 1
 
 

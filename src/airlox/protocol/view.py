@@ -244,7 +244,7 @@ class SessionView:
     def _skip(self, event: Event) -> Change:
         """A range of numbers up to this one was forgotten. It may be longer than any jump."""
         first = event.data.get("first")
-        if not isinstance(first, int) or not 0 <= first <= self.last_seq + 1:
+        if type(first) is not int or not 0 <= first <= self.last_seq + 1:
             return Change(event.kind, fault="a gap that does not follow the last event")
         self.last_seq = event.seq
         self.has_forgotten = True

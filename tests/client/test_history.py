@@ -1,0 +1,299 @@
+"""A client in a session whose relay forgets: its view, its cache, and whoever comes back late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airlox.client import membership as members
+from airlox.client.cache import SessionCache
+from airlox.client.relay_api import EventsPage
+from airlox.client.timeline import ALL_KINDS, Timeline
+from airlox.protocol.encoding import ItemId
+from airlox.protocol.item import ItemRef, SealedItem
+from airlox.protocol.job import AnyRunner, Cause, CauseKind, Env, LiveTotals, ShellJob
+from airlox.protocol.keys import Role
+from airlox.protocol.view import Event
+from support.crew import a_result
+from support.world import World
+
+SID = "ax_" + "a" * 26
+SHELL = ShellJob(command=("true",), files=(), memory_mb=None, target=AnyRunner(), timeout_s=9)
+
+
+def full_result(job: ItemRef) -> Any:
+    return msgspec.structs.replace(
+        a_result(job),
+        cause=Cause(kind=CauseKind.EXIT),
+        env=Env(airlox="0", layers={}, network="off", platform="x", sandbox="local"),
+        live=LiveTotals(dropped_bytes=0, head=None, segments=0, stderr_bytes=0, stdout_bytes=0),
+    )
+
+
+class ForgetfulRelay:
+    """Numbers events, gives them in pages of three, and forgets what it is told to."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, Event] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.pages = 0
+        self.next = 0
+        self.over = False
+
+    def add(self, kind: str, **data: Any) -> int:
+        self.events[self.next] = Event(self.next, kind, data)
+        self.next += 1
+        return self.next - 1
+
+    def forget(self, *seqs: int) -> None:
+        for seq in seqs:
+            del self.events[seq]
+        for seq in [s for s, event in self.events.items() if event.kind == "forgotten"]:
+            del self.events[seq]
+        self.add("forgotten", ranges=self.gaps())
+
+    def gaps(self) -> list[list[int]]:
+        found: list[list[int]] = []
+        for seq in range(self.next):
+            if seq not in self.events:
+                if found and found[-1][1] == seq - 1:
+                    found[-1][1] = seq
+                else:
+                    found.append([seq, seq])
+        return found
+
+    def events_page(self, after: int | None = None) -> EventsPage:
+        self.pages += 1
+        at, found = -1 if after is None else after, []
+        while at + 1 < self.next and len(found) < 3:
+            first = at + 1
+            at = next(seq for seq in range(first, self.next) if seq in self.events)
+            if at > first:
+                at -= 1
+                found.append(Event(at, "gap", {"first": first}))
+            else:
+                found.append(self.events[at])
+        return EventsPage(found, at + 1 < self.next)
+
+    def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
+        return self.blobs[item]
+
+    def ack(self, item: str) -> None:
+        """Heard."""
+
+
+class Scene:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.world, self.relay = folder, World(full=True), ForgetfulRelay()
+        self.warnings: list[str] = []
+        self.owner, self.sender, self.runner = map(
+            self.join, (Role.OWNER, Role.SENDER, Role.RUNNER)
+        )
+        self.cache = SessionCache(folder, self.world.manifest.session_id)
+        self.cache.make()
+
+    def join(self, role: Role) -> Any:
+        person = self.world.person(role)
+        self.relay.add("participant", signed_join=person.join)
+        return person
+
+    def open(self, cache: SessionCache | None = None) -> Timeline:
+        api: Any = self.relay
+        me = members.Membership(
+            self.world.invite("https://relay.example", Role.OWNER),
+            self.world.manifest,
+            self.owner.key,
+            api,
+            cache or SessionCache(self.folder, self.world.manifest.session_id),
+        )
+        return Timeline(me, on_warning=self.warnings.append)
+
+    def post(self, sealed: SealedItem) -> int:
+        self.relay.blobs[sealed.ref.id] = sealed.blob
+        return self.relay.add("item", envelope=sealed.envelope)
+
+    def job(self) -> tuple[str, list[int]]:
+        """A job with its result: its id, and the numbers that go with it."""
+        job = self.sender.post(SHELL, subkind="sh")
+        seqs = [self.post(job)]
+        said = {"job": job.ref.id, "runner": self.runner.public, "reason": None}
+        seqs.append(self.relay.add("job", state="running", **said))
+        seqs.append(self.post(self.runner.post(full_result(job.ref), refs=[job.ref])))
+        seqs.append(self.relay.add("job", state="finished", **said))
+        return job.ref.id, seqs
+
+    def lines(self) -> list[Event]:
+        data = Path(self.cache.folder, "events.jsonl").read_bytes()
+        return [msgspec.json.decode(line, type=Event) for line in data.splitlines()]
+
+    def blobs(self) -> set[str]:
+        return {path.name for path in Path(self.cache.folder, "blobs").iterdir()}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def ids(timeline: Timeline) -> set[str]:
+    return timeline.read(lambda view: set(view.records))
+
+
+def test_all_pages_are_asked_for(scene: Scene) -> None:
+    """P-HIS-1"""
+    texts = [scene.sender.say(str(number)) for number in range(10)]
+    for text in texts:
+        scene.post(text)
+    timeline = scene.open()
+    timeline.sync()
+    assert [item.text for item in timeline.items_after(-1)] == [str(n) for n in range(10)]
+    assert scene.relay.pages == 5
+    assert timeline.announced(ItemId(texts[3].ref.id), timeline._me.api) == texts[3].envelope
+
+
+def test_a_relay_that_always_has_more(scene: Scene) -> None:
+    """P-HIS-1: a page without news is the last."""
+    timeline = scene.open()
+    timeline._me.api.events_page = lambda after: EventsPage([], True)  # type: ignore[method-assign, assignment]
+    assert timeline.sync() == []
+
+
+def test_view_and_cache_forget(scene: Scene) -> None:
+    """P-HIS-3: a job that is forgotten leaves neither events nor blobs, and says so."""
+    job, seqs = scene.job()
+    said = scene.sender.say("stays")
+    scene.post(said)
+    timeline = scene.open()
+    timeline.sync(ALL_KINDS)
+    assert len(scene.blobs()) == 3
+    scene.relay.forget(*seqs)
+    timeline.sync(ALL_KINDS)
+    assert ids(timeline) == {said.ref.id}
+    assert scene.blobs() == {said.ref.id}
+    assert [event.kind for event in scene.lines()] == [
+        *["participant"] * 3,
+        *("gap", "item", "forgotten"),
+    ]
+    error = timeline.forgotten(job)
+    assert error is not None
+    assert error.code == "forgotten"
+    assert timeline.forgotten(said.ref.id) is None
+    again = scene.open()
+    assert ids(again) == {said.ref.id}
+    assert again.read(lambda view: view.last_seq) == scene.relay.next - 1
+    assert scene.warnings == []
+
+
+def test_coming_back_inside_a_gap(scene: Scene) -> None:
+    """P-HIS-3: the cursor lies among what was forgotten; the client goes on behind it."""
+    jobs = [scene.job()]
+    away = scene.open()
+    away.sync(ALL_KINDS)
+    jobs += [scene.job() for _ in range(4)]
+    said = scene.sender.say("news")
+    scene.post(said)
+    scene.relay.forget(*(seq for _, seqs in jobs for seq in seqs))
+    back = scene.open()
+    back.sync(ALL_KINDS)
+    for timeline in (back, away):
+        timeline.sync(ALL_KINDS)
+        assert ids(timeline) == {said.ref.id}
+    assert scene.blobs() == {said.ref.id}
+    assert scene.warnings == []
+    newcomer = Scene.open(scene, SessionCache(scene.folder / "new", SID))
+    newcomer._me.cache.make()
+    newcomer.sync(ALL_KINDS)
+    assert ids(newcomer) == {said.ref.id}
+    assert scene.warnings == []
+
+
+def test_two_processes_share_a_cache_that_forgets(scene: Scene) -> None:
+    """One writes the log anew under the other, which goes on appending to the new one."""
+    one, other = scene.open(), scene.open()
+    _, seqs = scene.job()
+    one.sync(ALL_KINDS)
+    other.sync(ALL_KINDS)
+    scene.relay.forget(*seqs)
+    one.sync(ALL_KINDS)
+    later = [scene.sender.say(str(number)) for number in range(6)]
+    for text in later:
+        scene.post(text)
+        other.sync(ALL_KINDS)
+        one.sync(ALL_KINDS)
+    third = scene.open()
+    assert ids(third) == {text.ref.id for text in later} == ids(one) == ids(other)
+    numbers = [event.seq for event in scene.lines()]
+    assert numbers == sorted(set(numbers))
+
+
+def test_killed_between_the_event_and_the_cache(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start makes up for it."""
+    _, seqs = scene.job()
+    timeline = scene.open()
+    timeline.sync(ALL_KINDS)
+    scene.relay.forget(*seqs)
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionCache, "drop_blob", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            timeline.sync(ALL_KINDS)
+    assert len(scene.blobs()) == 2
+    assert ids(scene.open()) == set()
+    assert scene.blobs() == set()
+    assert [event.kind for event in scene.lines()][3:] == ["gap", "forgotten"]
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_must_stay_stays_in_the_cache_too(scene: Scene) -> None:
+    """P-HIS-3: whatever else a lying relay names in the same event."""
+    _, seqs = scene.job()
+    said = scene.sender.say("stays")
+    scene.post(said)
+    timeline = scene.open()
+    timeline.sync(ALL_KINDS)
+    last = scene.relay.next - 1
+    scene.relay.add("forgotten", ranges=[[0, last]])
+    timeline.sync(ALL_KINDS)
+    again = scene.open()
+    assert ids(again) == {said.ref.id}
+    assert len(again.read(lambda view: view.participants)) == 3
+    assert len(seqs) == 4
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=30),
+    st.lists(st.integers(0, 40), max_size=30),
+    st.sets(st.integers(0, 40)),
+)
+def test_the_log_keeps_its_numbering(
+    tmp_path_factory: Any, first: list[int], second: list[int], keep: set[int]
+) -> None:
+    """Whatever is forgotten in whatever order, a later process reads on from the same number."""
+    cache = SessionCache(tmp_path_factory.mktemp("cache"), SID)
+    cache.make()
+    cache.append_events([Event(seq, "item", {"n": seq}) for seq in range(30)])
+    for gone in (first, second):
+        cache.forget_events([(seq, seq) for seq in sorted(set(gone))], keep)
+        cache.append_events([Event(seq, "item", {"n": seq}) for seq in range(25, 41)])
+    other = SessionCache(Path(cache.folder).parent, SID)
+    last = -1
+    seen = set()
+    for event in other.load_events():
+        assert (event.data["first"] if event.kind == "gap" else event.seq) == last + 1
+        last = event.seq
+        if event.kind == "item":
+            seen.add(event.seq)
+    assert last == 40
+    expected = set(range(41)) - ({*first, *second} - keep)
+    assert expected <= seen
+    other.append_events([Event(41, "item", {})])
+    assert cache.load_events()[-1].seq == 41
