@@ -167,14 +167,15 @@ def verify_item(envelope: Envelope, blob: bytes) -> ItemRef:
     """
     if len(blob) != envelope.blob_size:
         raise ValidationError(f"blob of item {envelope.id} does not have the size it states")
-    return verify_item_digest(envelope, sha256(blob))
+    digest = sha256(blob)
+    verify_item_digest(envelope, digest)
+    return ItemRef(blob_sha256=b64u_encode(digest), id=envelope.id)
 
 
-def verify_item_digest(envelope: Envelope, blob_sha256: bytes) -> ItemRef:
+def verify_item_digest(envelope: Envelope, blob_sha256: bytes) -> None:
     """`verify_item` for a blob that was hashed while it was received, its size checked before."""
     message = envelope.header_bytes + blob_sha256
     verify(envelope.author, Label.ITEM, message, envelope.signature)
-    return ItemRef(blob_sha256=b64u_encode(blob_sha256), id=envelope.id)
 
 
 def open_item(envelope: Envelope, blob: bytes, session_key: bytes) -> bytes:
