@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
@@ -37,6 +38,7 @@ class ItemStream:
         self._feed = core.timeline.feed()
         self._started = False
         self._waiting: list[ItemId] = []
+        self._ready: deque[Item] = deque()
         self._retry = Deadline.after(RETRY_BLOBS_S)
         core.hold(self._feed)
 
@@ -89,14 +91,26 @@ class ItemStream:
         self._waiting = [r.envelope.id for r in records if r.seq > self._after and r.envelope]
 
     def _next_ready(self) -> Item | None:
-        """The first waiting item that is here; refused ones are dropped on the way."""
-        for item_id in list(self._waiting):
-            status, item = self._timeline.read(lambda view, i=item_id: _look(view, i))  # type: ignore[misc]
-            if status is ItemStatus.REFUSED or item is not None:
-                self._waiting.remove(item_id)
-            if item is not None:
-                return item
-        return None
+        """The first waiting item that is here.
+
+        All of them are looked at in one go, not anew for each that is handed out: a relay may hold
+        back as many as it likes.
+        """
+        if not self._ready and self._waiting:
+            self._timeline.read(self._sort)
+        return self._ready.popleft() if self._ready else None
+
+    def _sort(self, view: SessionView) -> None:
+        """Waiting items that are here become ready; refused ones are dropped."""
+        waiting, self._waiting = self._waiting, []
+        for item_id in waiting:
+            record = view.records.get(item_id)
+            if record is None or record.status is ItemStatus.REFUSED:
+                continue
+            if record.item is None:
+                self._waiting.append(item_id)
+            else:
+                self._ready.append(record.item)
 
     def _advance(self) -> None:
         """Wait for one event, or for what else is due."""
@@ -114,8 +128,3 @@ class ItemStream:
         for change in [] if event is None else self._timeline.take_live(event, api=self._api):
             if change.kind == EventKind.ITEM and change.item is not None and not change.fault:
                 self._waiting.append(change.item)
-
-
-def _look(view: SessionView, item_id: ItemId) -> tuple[ItemStatus, Item | None]:
-    record = view.records.get(item_id)
-    return (ItemStatus.REFUSED, None) if record is None else (record.status, record.item)
