@@ -297,3 +297,91 @@ def test_the_log_keeps_its_numbering(
     assert expected <= seen
     other.append_events([Event(41, "item", {})])
     assert cache.load_events()[-1].seq == 41
+
+
+class TestPutAside:
+    """P-HIS-8: what a start costs does not grow with the jobs there ever were."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("airlox.client.timeline.READ_EVENTS", 20)
+        monkeypatch.setattr("airlox.client.timeline.RECENT_JOBS", 2)
+
+    def grown(self, scene: Scene) -> list[tuple[str, list[int]]]:
+        jobs = [scene.job() for _ in range(8)]
+        scene.open().sync(ALL_KINDS)
+        scene.open().read(lambda view: view.last_seq)
+        return jobs
+
+    def test_a_start_reads_the_newest_jobs_only(self, scene: Scene) -> None:
+        jobs = self.grown(scene)
+        assert len(scene.lines()) < 20
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        assert ids(timeline) >= {jobs[-1][0], jobs[-2][0]}
+        assert jobs[0][0] not in ids(timeline)
+        assert timeline.read(lambda view: view.last_seq) == scene.relay.next - 1
+        for _ in range(3):  # it does not go on shrinking, nor grow
+            before = scene.lines()
+            scene.open().sync(ALL_KINDS)
+            assert scene.lines() == before
+
+    def test_whoever_asks_for_one_gets_it(self, scene: Scene) -> None:
+        jobs = self.grown(scene)
+        timeline = scene.open()
+        found = timeline.find(jobs[0][0])
+        assert found is not None
+        assert found.id == jobs[0][0]
+        assert ids(timeline) >= {job for job, _ in jobs}
+        assert timeline.read(lambda view: view.relay_jobs[jobs[0][0]].state) == "finished"
+        assert timeline.forgotten("x" * 22) is None
+        assert timeline.read(lambda view: view.last_seq) == scene.relay.next - 1
+
+    def test_what_is_put_aside_is_forgotten_too(self, scene: Scene) -> None:
+        jobs = self.grown(scene)
+        scene.relay.forget(*(seq for _, seqs in jobs[:7] for seq in seqs))
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        timeline.recall()
+        assert {job for job, _ in jobs} & ids(timeline) == {jobs[7][0]}
+        assert len(scene.blobs()) == 2
+        assert scene.cache.load_past() == []
+        assert timeline.forgotten(jobs[0][0]) is not None
+
+    def test_killed_between_the_two_files(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = [scene.job() for _ in range(8)]
+        scene.open().sync(ALL_KINDS)
+        with monkeypatch.context() as patch:
+            patch.setattr("airlox.client.cache._EventLog.let_go", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                scene.open().read(lambda view: view.last_seq)
+        assert len(scene.lines()) == scene.relay.next
+        timeline = scene.open()
+        timeline.recall()
+        assert ids(timeline) >= {job for job, _ in jobs}
+        numbers = [event.seq for event in scene.cache.load_past()]
+        assert numbers == sorted(set(numbers))
+        assert len(numbers) == 6 * 4
+
+    def test_a_long_lived_process_beside_it(self, scene: Scene) -> None:
+        jobs = [scene.job() for _ in range(8)]
+        old = scene.open()
+        old.sync(ALL_KINDS)
+        scene.open().sync(ALL_KINDS)  # puts aside under the other's hands
+        job, _ = scene.job()
+        old.sync(ALL_KINDS)
+        assert ids(old) >= {job, *(job for job, _ in jobs)}
+        assert job in ids(scene.open())
+
+    def test_the_runner_and_others_see_what_is_under_way(self, scene: Scene) -> None:
+        self.grown(scene)
+        job = scene.sender.post(SHELL, subkind="sh")
+        scene.post(job)
+        scene.relay.add("job", job=job.ref.id, state="running", runner=None, reason=None)
+        jobs = [scene.job() for _ in range(8)]
+        scene.open().sync(ALL_KINDS)
+        timeline = scene.open()
+        assert job.ref.id in ids(timeline)
+        assert jobs[0][0] not in ids(scene.open())

@@ -11,7 +11,7 @@ import pytest
 
 from airlox.client import membership as members
 from airlox.client.cache import SessionCache
-from airlox.client.relay_api import RelayApi
+from airlox.client.relay_api import EventsPage, RelayApi
 from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
 from airlox.client.timeline import Timeline as ClientTimeline
 from airlox.errors import ConnectionLost, RelayError, SessionClosed
@@ -42,6 +42,9 @@ class Relay:
         if self.refuse is not None:
             raise self.refuse
         return [event for event in self.events_ if after is None or event.seq > after]
+
+    def events_page(self, after: int | None = None) -> EventsPage:
+        return EventsPage(self.events(after), more=False)
 
     def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
         self.fetched.append(item)

@@ -24,7 +24,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -44,6 +44,7 @@ EXPIRED_KEPT_MS: Final = 3 * 86_400_000
 not cost anybody the identity of a session that lives."""
 EVENTS_BYTES: Final = 2 * TIMELINE_BYTES
 """Bound of `events.jsonl`: what a reader keeps of a session, and room for its escapes."""
+PAST: Final = "past.jsonl"
 SMALL_BYTES: Final = 64 * 1024
 
 _SESSION_FOLDER: Final = re.compile(r"ax_[a-z2-7]{26}\Z")
@@ -156,8 +157,42 @@ class SessionCache:
     def forget_events(self, ranges: Sequence[tuple[int, int]], keep: Collection[int]) -> None:
         """Write the log anew without the events of these ascending ranges, those numbered `keep`
         apart; a `gap` event stands for each run of them."""
+
+        def goes(event: Event) -> bool:
+            return in_ranges(event.seq, ranges) and event.seq not in keep
+
         with self.locked():
-            self._events.forget(ranges, keep)
+            past = self._load_past()
+            kept = [event for event in past if not goes(event)]
+            if len(kept) < len(past):
+                self._save_past(kept)
+            self._events.let_go(goes)
+
+    def load_past(self) -> list[Event]:
+        """Events that were put aside, ascending."""
+        with self.locked():
+            return self._load_past()
+
+    def put_aside(self, numbers: Set[int]) -> None:
+        """Move events from the log, which every command reads, to those that few ask for."""
+        with self.locked():
+            known = {event.seq: event for event in self._load_past()}
+            known |= {event.seq: event for event in self._events.load() if event.seq in numbers}
+            if self._save_past([known[seq] for seq in sorted(known)]):
+                self._events.let_go(lambda event: event.seq in numbers)
+
+    def _load_past(self) -> list[Event]:
+        data = self.load_state(PAST, EVENTS_BYTES) or b""
+        events = (parse_event(line) for line in data.splitlines())
+        return [event for event in events if event is not None]
+
+    def _save_past(self, events: Sequence[Event]) -> bool:
+        """False when they are more than is ever read."""
+        data = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+        if len(data) > EVENTS_BYTES:
+            return False
+        self.save_state(PAST, data)
+        return True
 
     def append_events(self, events: Sequence[Event]) -> None:
         """Store events that continue the numbering; those another process stored are passed."""
@@ -240,14 +275,13 @@ class _EventLog:
                 self._last = event.seq
         self._offset, self._file = self._size(), self._number()
 
-    def forget(self, ranges: Sequence[tuple[int, int]], keep: Collection[int]) -> None:
+    def let_go(self, goes: Callable[[Event], bool]) -> None:
+        """Write the file anew without some events; a `gap` stands for each run of them."""
         last, first_gone, lines = self._last, None, []
         self._offset, self._last = 0, -1
         for event in self._catch_up():
             first = event.data["first"] if event.kind == EventKind.GAP else event.seq
-            if event.kind == EventKind.GAP or (
-                in_ranges(event.seq, ranges) and event.seq not in keep
-            ):
+            if event.kind == EventKind.GAP or goes(event):
                 first_gone = first if first_gone is None else first_gone
                 gone_to = event.seq
                 continue

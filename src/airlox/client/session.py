@@ -298,11 +298,13 @@ class Session:
 
     def items(self) -> list[Item]:
         """Every item that can be had, oldest first; after the session's end from the cache."""
+        self._core.timeline.recall()
         self.sync()
         return list(self._core.timeline.items_after(-1))
 
     def records(self) -> list[Record]:
         """Every announced item with its status, also those refused or not to be had; no sync."""
+        self._core.timeline.recall()
         return self._core.timeline.records()
 
     def item(self, item_id: str) -> Item | None:
@@ -321,6 +323,8 @@ class Session:
         `closed`), or when closed or disconnected from any thread. Lost connections are mended
         meanwhile.
         """
+        if history:
+            self._core.timeline.recall()
         after = -1 if history else max(self._handed, self._core.timeline.first_new_seq - 1)
         return ItemStream(
             self._core, after=after, deadline=Deadline.after(timeout), handed=self._note_handed
@@ -441,6 +445,7 @@ class Session:
 
     def jobs(self) -> list[Job]:
         """Every job of the session, oldest first."""
+        self._core.timeline.recall()
         self._core.timeline.sync(STANDING_KINDS | {Kind.JOB, Kind.RESULT})
         items = self._core.timeline.items_after(-1)
         return [_handle(self._core, item) for item in items if item.kind is Kind.JOB]

@@ -24,6 +24,7 @@ from airlox.errors import EncodingError, ProtocolError, SessionClosed, UsageErro
 from airlox.protocol import wire
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import Envelope, Kind
+from airlox.protocol.keys import Role
 from airlox.protocol.limits import EVENT_JUMP
 from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import SseEvent
@@ -37,12 +38,16 @@ from airlox.protocol.view import (
     forgotten_ranges,
     parse_event,
 )
-from airlox.protocol.wire import EventKind
+from airlox.protocol.wire import EventKind, JobState
 
 ALL_KINDS: Final = frozenset(Kind)
 STANDING_KINDS: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
 """What says who may do what; small, and needed before anything is sent to a runner."""
 WANTS_A_PASS: Final = 64
+READ_EVENTS: Final = 2000
+RECENT_JOBS: Final = 100
+"""When a start reads more events than that, those of all finished jobs but the newest are put
+aside: what a command costs does not grow with the jobs there ever were."""
 MAX_PAGES: Final = 1000
 """A relay that always has one more page is not listened to for ever."""
 COMPLAINTS: Final = 10
@@ -60,6 +65,7 @@ class Timeline:
         self._lock = threading.RLock()
         self._view = SessionView(membership.manifest, membership.invite.session_key)
         self._loaded = False
+        self._recalled = False
         self._first_new_seq = 0
         self._not_held: set[ItemId] = set()
         """Items looked for in the cache in vain; what is fetched later is opened at once."""
@@ -130,6 +136,8 @@ class Timeline:
         """Store events and let the view step over them. Raises StorageError."""
         with self._lock:
             self._load()
+            if any(event.kind == EventKind.FORGOTTEN for event in events):
+                self.recall()  # what was put aside is forgotten too
             last = self._view.last_seq
             fresh = [event for event in events if event.seq > last]
             if not fresh:
@@ -246,6 +254,9 @@ class Timeline:
     def find(self, item_id: str, api: RelayApi | None = None) -> Item | None:
         """The item of an id, fetched when it is announced but not here; None otherwise."""
         record = self.read(lambda view: view.records.get(ItemId(item_id)))
+        if record is None:
+            self.recall()
+            record = self.read(lambda view: view.records.get(ItemId(item_id)))
         if record is None or record.envelope is None:
             return None
         if record.item is not None or record.status is ItemStatus.REFUSED:
@@ -304,15 +315,36 @@ class Timeline:
     # -- the lock's side ---------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Bring in what the cache knows, once."""
+        """Bring in what the cache knows, once; of finished jobs only the newest."""
         if not self._loaded:
             self._loaded = True
             events = self._me.cache.load_events()
-            changes = [self._view.step(event) for event in events]
-            for event, change in zip(events, changes, strict=True):
-                self._note_end(event, change)
-            self._let_go(events, changes)
+            self._replay(events)
             self._first_new_seq = self._view.last_seq + 1
+            if len(events) > READ_EVENTS and self._me.manifest.has(Feature.HISTORY):
+                self._me.cache.put_aside(past_numbers(self._view, events, RECENT_JOBS))
+
+    def _replay(self, events: Sequence[Event]) -> None:
+        changes = [self._view.step(event) for event in events]
+        for event, change in zip(events, changes, strict=True):
+            self._note_end(event, change)
+        self._let_go(events, changes)
+
+    def recall(self) -> None:
+        """Bring in the finished jobs that were put aside: for lists, and for who asks for one."""
+        with self._lock:
+            self._load()
+            if self._recalled or not self._me.manifest.has(Feature.HISTORY):
+                return
+            self._recalled = True
+            past = self._me.cache.load_past()
+            if not past:
+                return
+            known = {event.seq: event for event in [*self._me.cache.load_events(), *past]}
+            self._view = SessionView(self._me.manifest, self._me.invite.session_key)
+            self._replay([known[seq] for seq in sorted(known)])
+            self._not_held.clear()
+            self.open_held(STANDING_KINDS)
 
     def _let_go(self, events: Sequence[Event], changes: Sequence[Change]) -> None:
         """Have the cache forget what the view forgot. Left undone, it is done at the next start."""
@@ -331,6 +363,7 @@ class Timeline:
 
     def forgotten(self, item: str) -> UsageError | None:
         """The error for an item that is not known, where the relay may have forgotten it."""
+        self.recall()
         gone = self.read(lambda v: v.has_forgotten and ItemId(item) not in v.records)
         if not gone:
             return None
@@ -389,6 +422,44 @@ class Timeline:
         """Note that the relay ended the session for this participant."""
         with self._lock:
             self._ended = self._ended or error
+
+
+def past_numbers(view: SessionView, events: Sequence[Event], recent: int) -> set[int]:
+    """Numbers of the events of finished jobs, the `recent` newest jobs apart."""
+    over = [
+        item
+        for item, record in view.records.items()
+        if record.envelope is not None
+        and record.envelope.header.kind is Kind.JOB
+        and (word := view.relay_jobs.get(item)) is not None
+        and word.state in (JobState.FINISHED, JobState.FAILED)
+    ]
+    gone = set(over[: max(0, len(over) - recent)])
+    for item, record in view.records.items():
+        if record.envelope is None:
+            continue
+        header = record.envelope.header
+        names = {ItemId(ref.id) for ref in header.refs}
+        if header.kind is Kind.RESULT and header.refs and ItemId(header.refs[0].id) in gone:
+            gone |= {item} | {i for i in names if _is_runners_file(view, i)}
+    announced = {view.records[item].seq for item in gone}
+    return announced | {event.seq for event in events if _subject(event) in gone}
+
+
+def _is_runners_file(view: SessionView, item: ItemId) -> bool:
+    record = view.records.get(item)
+    return (
+        record is not None
+        and record.envelope is not None
+        and record.author is not None
+        and record.author.role is Role.RUNNER
+        and record.envelope.header.kind is Kind.FILE
+    )
+
+
+def _subject(event: Event) -> object:
+    """The item whose job's state or blob an event is about."""
+    return event.data.get("job" if event.kind == EventKind.JOB else "item")
 
 
 def _as_told(event: Event) -> SseEvent:
