@@ -1,4 +1,4 @@
-"""What `from airlox import Session` costs a program, beside the standard library's `http.client`."""
+"""What `from airlox import Session` costs, beside the standard library's `http.client`."""
 
 from __future__ import annotations
 
