@@ -119,16 +119,9 @@ def is_bound(session: Session, item: Item) -> bool:
     if not isinstance(item.meta, Result):
         return False
     try:
-        known = session.job(item.meta.job.id).settle()
+        return session.job(item.meta.job.id).is_answered_by(item)
     except AirloxError:
         return False
-    if known is None or not known.signed:
-        return False
-    return item.id in known.others or (
-        known.runner == item.author.public
-        and known.code_sha256 == item.meta.code_sha256
-        and known.input_sha256 == item.meta.input_sha256
-    )
 
 
 # -- for people -------------------------------------------------------------------------------

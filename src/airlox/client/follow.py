@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 POLL_S: Final = 2.0
 """How often the job's state is asked for where no stream tells it."""
 SILENT_S: Final = 30.0
-"""After this long without an event of the job's stream its state is asked for."""
+"""After this long without new live output the job's state is asked for, whatever else its stream
+says."""
 END_GRACE_S: Final = 3.0
 """After the result was announced, how long the stream may take to end."""
 WARNINGS: Final = 10
@@ -113,10 +114,14 @@ class Follower:
             on_warning=self._core.on_warning,
         )
         with self._core.using(self._watched(feed)):
-            until = self._deadline
+            until, silence = self._deadline, Deadline.after(SILENT_S)
             while True:
+                if silence.passed:
+                    silence = Deadline.after(SILENT_S)
+                    if self._has_ended():
+                        return True
                 try:
-                    event = feed.next(until.sooner(Deadline.after(SILENT_S)))
+                    event = feed.next(until.sooner(silence))
                 except SessionClosed as error:
                     # the relay may only lack this stream: the session's own tells
                     self._warn(f"no live output: {error.message}")
@@ -125,11 +130,12 @@ class Follower:
                     if feed.closed or until.passed:
                         # one that stayed open beyond a result says no more: the session's tells
                         return feed.closed or self._deadline.passed
-                    if self._has_ended():
-                        return True
                     continue
                 if event.event == EventKind.SEGMENT:
+                    before = self._reader
                     yield from self._segment(event)
+                    if self._reader is not before:
+                        silence = Deadline.after(SILENT_S)
                 elif event.event == EventKind.LACK:
                     self._answer(event)
                 elif event.event == EventKind.ITEM:

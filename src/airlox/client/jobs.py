@@ -18,7 +18,7 @@ from airlox.client.relay_api import JobStatus
 from airlox.client.result import OutFile, Result, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
 from airlox.client.transport import one_line
-from airlox.errors import JobRefused, RelayError, WaitTimeout
+from airlox.errors import JobRefused, ProtocolError, RelayError, WaitTimeout
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
 from airlox.protocol.job import Job as JobMeta
@@ -195,6 +195,18 @@ class Job:
         if found is not None:
             self._final = found
         return self._final
+
+    def is_answered_by(self, item: Item) -> bool:
+        """Whether a result item is bound to this job, as far as is known here."""
+        job = self._core.timeline.find(self.id)
+        if job is None:
+            return False
+        inputs = self._input_sha256()
+        try:
+            self._core.timeline.read(lambda view: view.check_result(job, item, inputs))
+        except ProtocolError:
+            return False
+        return True
 
     def _ask(self) -> JobStatus | None:
         """The relay's word, or None where it knows nothing of the job any more."""
