@@ -85,8 +85,8 @@ class TreeRef(Wire, frozen=True, kw_only=True):
         parse_hash(self.digest)
 
 
-class PythonJob(Wire, frozen=True, kw_only=True):
-    """Runs `code` as `filename`. Fields from `cwd` on belong to full sessions."""
+class FloorPythonJob(Wire, frozen=True, kw_only=True):
+    """Runs `code` as `filename`: the form of 0.1.0, the only one a floor session knows."""
 
     code: str
     filename: str
@@ -97,6 +97,11 @@ class PythonJob(Wire, frozen=True, kw_only=True):
     target: Target
     timeout_s: U32
     type: Literal["job"] = "job"
+
+
+class PythonJob(FloorPythonJob, frozen=True, kw_only=True):
+    """A Python job with what full sessions add, each field left out when unused."""
+
     cwd: str | UnsetType = UNSET
     fresh: Literal[True] | UnsetType = UNSET
     progress_file: str | UnsetType = UNSET
@@ -106,20 +111,6 @@ class PythonJob(Wire, frozen=True, kw_only=True):
     @property
     def kind(self) -> JobKind:
         return JobKind.PYTHON
-
-
-class FloorPythonJob(Wire, frozen=True, kw_only=True):
-    """The form of 0.1.0, used to read floor sessions: no field beyond it is known."""
-
-    code: str
-    filename: str
-    files: tuple[ItemRef, ...]
-    memory_mb: U32 | None
-    requirements: tuple[str, ...]
-    runtime: str
-    target: Target
-    timeout_s: U32
-    type: Literal["job"] = "job"
 
 
 class ShellJob(Wire, frozen=True, kw_only=True):
@@ -401,12 +392,8 @@ class OutFile(Wire, frozen=True, kw_only=True):
     size: U53
 
 
-class Result(Wire, frozen=True, kw_only=True):
-    """A signed answer. Fields from `cause` on belong to full sessions.
-
-    `stdout_bytes`, `stderr_bytes`: what a stream came to before it was cut (after redaction);
-    only where it was cut.
-    """
+class FloorResult(Wire, frozen=True, kw_only=True):
+    """A signed answer: the form of 0.1.0, the only one a floor session knows."""
 
     code_sha256: str
     exit_code: I32 | None
@@ -422,6 +409,15 @@ class Result(Wire, frozen=True, kw_only=True):
     stdout_truncated: bool
     wall_ms: U53
     type: Literal["result"] = "result"
+
+
+class Result(FloorResult, frozen=True, kw_only=True):
+    """An answer with what full sessions add.
+
+    `stdout_bytes`, `stderr_bytes`: what a stream came to before it was cut (after redaction);
+    only where it was cut.
+    """
+
     cause: Cause | UnsetType = UNSET
     env: Env | UnsetType = UNSET
     left_out: tuple[LeftOut, ...] | UnsetType = UNSET
@@ -431,25 +427,6 @@ class Result(Wire, frozen=True, kw_only=True):
     stderr_bytes: U53 | UnsetType = UNSET
     stdout_bytes: U53 | UnsetType = UNSET
     tree: str | UnsetType = UNSET
-
-
-class FloorResult(Wire, frozen=True, kw_only=True):
-    """The form of 0.1.0, used to read floor sessions."""
-
-    code_sha256: str
-    exit_code: I32 | None
-    input_sha256: str
-    job: ItemRef
-    out_files: tuple[OutFile, ...]
-    peak_mem_mb: U32
-    reason: str | None
-    status: Status
-    stderr: str
-    stderr_truncated: bool
-    stdout: str
-    stdout_truncated: bool
-    wall_ms: U53
-    type: Literal["result"] = "result"
 
 
 _WITH_EXIT: Final = {Status.COMPLETED: (True,), Status.FAILED: (True, False)}

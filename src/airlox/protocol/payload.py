@@ -186,9 +186,9 @@ def _form_of(probe: _Probe, full: bool) -> type[Any]:
 
 def _widen(value: Any) -> Meta:
     """Floor forms become the general ones, with the further fields absent."""
-    if isinstance(value, FloorPythonJob):
+    if type(value) is FloorPythonJob:
         return PythonJob(**msgspec.structs.asdict(value))
-    if isinstance(value, FloorResult):
+    if type(value) is FloorResult:
         return Result(**msgspec.structs.asdict(value))
     meta: Meta = value
     return meta
