@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 
 from airlox import Session
+from airlox.client.cache import SessionCache
 from airlox.client.jobs import Job
+from airlox.protocol import wire
 from support.machines import RelayProgram, RunnerProgram
+from support.relay import Http
 
 RUNTIME = f"python3.{sys.version_info[1]}"
 WAIT_S = 60.0
@@ -108,6 +112,25 @@ def test_a_runner_killed_in_mid_job_reports_it_when_it_is_back(
         assert list(tmp_path.glob(f"runner/runner/ax_*/box/{kept}/*")) == []
     assert groups_of(killed) == []
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_a_runner_killed_between_claim_and_begin_takes_the_job_up_again(
+    session: Session, tmp_path: Path
+) -> None:
+    """Its sender does not wait until the session's time limit for jobs has passed."""
+    with runner_for(session, tmp_path) as runner:
+        runner.note("ready")
+        os.kill(runner.pid, signal.SIGSTOP)
+        job = session.run_shell(["true"], runner="box")
+        identity = SessionCache(tmp_path / "runner", session.session_id).load_identity("runner-box")
+        assert identity is not None
+        path = wire.claim(session.session_id, job.id)
+        assert Http(session.relay).ask("POST", path, token=identity.token).status < 300
+        runner.kill()
+        assert job.state().state == "running"
+        runner.start()
+        assert job.wait(WAIT_S).ok
+        assert runner.stop() == 0
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)

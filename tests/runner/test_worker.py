@@ -87,8 +87,11 @@ class Relay:
     def was_run(self, job: ItemId) -> bool:
         return False
 
-    def is_assigned(self, job: ItemId) -> bool:
+    def is_due(self, job: ItemId) -> bool:
         return job in self.assigned
+
+    def due(self) -> list[ItemId]:
+        return sorted(self.assigned)
 
     def cancelled_by(self, job: ItemId) -> str | None:
         return "someone" if job in self.cancels else None
@@ -299,6 +302,20 @@ def test_the_session_tells_of_jobs_and_cancels_too(play: Callable[..., list[Note
         assert runner.relay.claims == [A]
 
     play(story)
+
+
+def test_what_an_earlier_life_claimed_and_never_began_is_taken_up(
+    play: Callable[..., list[Note]],
+) -> None:
+    relay = Relay()
+    relay.assigned.add(A)
+
+    async def story(runner: Runner) -> None:
+        relay.own.send("job_assigned", {"job": A})
+        await runner.until(lambda: bool(runner.begun))
+        assert relay.claims == [A]
+
+    play(story, relay=relay)
 
 
 def test_a_flood_is_read_no_faster_than_it_is_worked_off(

@@ -34,7 +34,7 @@ from airlox.protocol.live import RANDOM_BYTES, LiveWriter
 from airlox.protocol.manifest import Feature
 from airlox.protocol.payload import File, Meta
 from airlox.protocol.policy import open_checked
-from airlox.protocol.view import ItemStatus, Participant, Record
+from airlox.protocol.view import ItemStatus, Participant, Record, RelayJob
 from airlox.protocol.wire import JobState
 from airlox.runner.done import DoneJobs
 from airlox.runner.patience import patiently, wait_s
@@ -130,10 +130,19 @@ class Link:
         rejected = self.timeline.read(lambda view: dict(view.rejected))
         return (rejected[self.public] or "") if self.public in rejected else None
 
-    def is_assigned(self, job: ItemId) -> bool:
-        """Whether the relay's last word on a job is that this runner is to take it."""
+    def is_due(self, job: ItemId) -> bool:
+        """Whether by the relay's last word this runner has the job, and it never began it.
+
+        It may have claimed it and not know: when the answer was lost, or it was killed just then.
+        """
         word = self.timeline.read(lambda view: view.relay_jobs.get(job))
-        return word is not None and (word.state, word.runner) == (JobState.ASSIGNED, self.public)
+        return _is_with(self.public, word) and not self.was_run(job)
+
+    def due(self) -> list[ItemId]:
+        """The jobs that are due, in the relay's order."""
+        words = self.timeline.read(lambda view: list(view.relay_jobs.items()))
+        mine = (ItemId(job) for job, word in words if _is_with(self.public, word))
+        return [job for job in mine if not self.was_run(job)]
 
     def cancelled_by(self, job: ItemId) -> PublicKey | None:
         """Who signed a cancel of this job."""
@@ -328,6 +337,13 @@ class Link:
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
         self.api.post_lack(job, sealed)
+
+
+def _is_with(runner: PublicKey, word: RelayJob | None) -> bool:
+    """Whether the relay says that this runner has the job and it goes on."""
+    if word is None or word.runner != runner:
+        return False
+    return word.state in (JobState.ASSIGNED, JobState.RUNNING)
 
 
 def _bad_input(ref: ItemRef, fault: str) -> JobRefused:

@@ -117,6 +117,8 @@ class _Worker:
         self._listen(self._link.session_feed(), self._on_session_event)
         self._listen(self._link.runner_feed(), self._on_runner_event)
         self._look_at_approval()
+        for job in self._link.due():
+            self._assign(job)
         await self._contact.keep_in_touch()
 
     # ── streams ─────────────────────────────────────────────────────────────────────────────
@@ -181,7 +183,7 @@ class _Worker:
     def _take_told(self, event: SseEvent) -> None:
         """The session tells of assignments too: a runner's own stream may be held back."""
         job = _job_in(event)
-        if job is not None and self._link.is_assigned(job) and not self._link.was_run(job):
+        if job is not None and self._link.is_due(job):
             self._assign(job)
 
     def _look_at_cancels(self) -> None:
