@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ from airlox.client.blobs import BlobMissing, Blobs
 from airlox.client.membership import Membership
 from airlox.client.relay_api import EventsPage, RelayApi, WarningSink
 from airlox.client.stream import Feed, soon
-from airlox.errors import EncodingError, ProtocolError, SessionClosed, UsageError
+from airlox.errors import EncodingError, ProtocolError, SessionClosed, StorageError, UsageError
 from airlox.protocol import wire
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import Envelope, Kind
@@ -322,7 +323,14 @@ class Timeline:
             self._replay(events)
             self._first_new_seq = self._view.last_seq + 1
             if len(events) > READ_EVENTS and self._me.manifest.has(Feature.HISTORY):
-                self._me.cache.put_aside(past_numbers(self._view, events, RECENT_JOBS))
+                self._put_aside(events)
+
+    def _put_aside(self, events: Sequence[Event]) -> None:
+        """Left undone, on a full disk say, it only costs time."""
+        past = past_numbers(self._view, events, RECENT_JOBS)
+        if len(past) >= READ_EVENTS // 2:
+            with suppress(StorageError):
+                self._me.cache.put_aside(past)
 
     def _replay(self, events: Sequence[Event]) -> None:
         changes = [self._view.step(event) for event in events]
@@ -352,13 +360,15 @@ class Timeline:
         for event, change in zip(events, changes, strict=True):
             if change.forgotten:
                 ranges += forgotten_ranges(event)
-                for item in change.forgotten:
-                    self._not_held.discard(item)
-                    self._me.cache.drop_blob(item)
-        if ranges:
-            view = self._view
-            keep = {record.seq for record in view.records.values()}
-            keep.update(participant.seq for participant in view.participants.values())
+                self._not_held.difference_update(change.forgotten)
+        gone = [item for change in changes for item in change.forgotten]
+        if not gone:
+            return
+        keep = {record.seq for record in self._view.records.values()}
+        keep.update(participant.seq for participant in self._view.participants.values())
+        with suppress(StorageError, OSError):
+            for item in gone:
+                self._me.cache.drop_blob(item)
             self._me.cache.forget_events(sorted(set(ranges)), keep)
 
     def forgotten(self, item: str) -> UsageError | None:

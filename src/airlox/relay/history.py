@@ -21,7 +21,7 @@ from typing import Final
 
 from airlox import safefs
 from airlox.protocol import limits
-from airlox.protocol.encoding import ItemId, SessionId
+from airlox.protocol.encoding import ItemId
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
 from airlox.relay.audit import audit_lines
@@ -68,8 +68,6 @@ class History:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._kept_bytes: dict[SessionId, int] = {}
-        """Size of each log when it was last written anew."""
 
     async def forget_old(self, session: Session) -> None:
         """Forgets what is due in a session. Raises AirloxError; then nothing was forgotten."""
@@ -110,8 +108,10 @@ class History:
 
     async def _write_anew(self, session: Session) -> None:
         """Rids the log of what was forgotten, once that is half of it."""
-        kept = self._kept_bytes.get(session.id, 0)
-        if session.record_bytes < max(REWRITE_BYTES, 2 * kept) or not session.gaps():
+        if (
+            session.record_bytes < max(REWRITE_BYTES, 2 * session.rewritten_bytes)
+            or not session.gaps()
+        ):
             return
         gaps = session.gaps()
         saved: list[int] = []
@@ -124,7 +124,7 @@ class History:
 
         def then() -> None:
             session.record_bytes -= saved[-1]
-            self._kept_bytes[session.id] = session.record_bytes
+            session.rewritten_bytes = session.record_bytes
 
         await self._core.store.rewrite(session.id, rewrite, then)
 

@@ -254,6 +254,8 @@ class Session:
         """Numbers of the events that say what was forgotten."""
         self.record_bytes = 0
         """Bytes of the records; whoever applies them counts."""
+        self.rewritten_bytes = 0
+        """What they were when the log was last written anew. Lives as long as the process."""
         # as long as the process
         self.checked: dict[str, Manifest | Join] = {}
         """Documents that were parsed and verified just now: applying them need not do it again."""
