@@ -192,3 +192,13 @@ class TestAppendLine:
     def test_a_fifo_does_not_block(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "fifo")
         assert code_of(safefs.append_line, tmp_path / "fifo", b"a") == "not_regular"
+
+
+def test_save_once_finds_what_it_saved(tmp_path: Path) -> None:
+    first, other = (safefs.save_once(tmp_path, "a.md", data) for data in (b"one", b"two"))
+    assert (first.name, other.name) == ("a.md", "a-1.md")
+    assert safefs.save_once(tmp_path, "a.md", b"two") == other
+    assert safefs.save_once(tmp_path, "a.md", b"one") == first
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(StorageError):
+        safefs.save_once(tmp_path, "../a.md", b"one")

@@ -140,8 +140,7 @@ def save_new(folder: AnyPath, name: str, data: bytes, *, mode: int = 0o600) -> P
     """
     from pathlib import Path
 
-    if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise StorageError(f"{name!r} is not a plain file name", code="unsafe_name")
+    _check_plain(name)
     for number in range(_MOST_SUFFIXES + 1):
         target = Path(folder, _numbered(name, number))
         try:
@@ -155,6 +154,27 @@ def save_new(folder: AnyPath, name: str, data: bytes, *, mode: int = 0o600) -> P
         f"{os.fspath(folder)} already holds {_MOST_SUFFIXES} files named like {name!r}",
         code="exists",
     )
+
+
+def save_once(folder: AnyPath, name: str, data: bytes) -> Path:
+    """`save_new`, unless one of the names it would take holds the same bytes: then that path."""
+    from pathlib import Path
+
+    _check_plain(name)
+    for number in range(_MOST_SUFFIXES + 1):
+        target = Path(folder, _numbered(name, number))
+        try:
+            if read_bounded(target, len(data)) == data:
+                return target
+        except StorageError as error:
+            if error.code == "not_found":
+                break
+    return save_new(folder, name, data)
+
+
+def _check_plain(name: str) -> None:
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise StorageError(f"{name!r} is not a plain file name", code="unsafe_name")
 
 
 def append_line(path: AnyPath, data: bytes, *, sync: bool = True, mode: int = 0o600) -> None:

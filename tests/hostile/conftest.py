@@ -54,6 +54,22 @@ class Measured(NamedTuple):
     peak_mb: float
 
 
+def measure(folder: Path, module: str, *words: str, **environ: str) -> Measured:
+    """Run a module as a program to its end; `folder` is for what is measured."""
+    peak = folder / "peak"
+    program = SOURCE / "tests" / "support" / "measured.py"
+    path = os.pathsep.join([str(SOURCE / "src"), str(SOURCE / "tests")])
+    done = subprocess.run(
+        [sys.executable, str(program), str(peak), module, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "PYTHONPATH": path, **environ},
+    )
+    return Measured(done.returncode, done.stdout, done.stderr, int(peak.read_text()) / 1024)
+
+
 class Scene:
     """A session on the real relay, with its owner; victims come through the liar."""
 
@@ -93,18 +109,7 @@ class Scene:
         return self.measured("airlox.cli", *words, **given)
 
     def measured(self, module: str, *words: str, **environ: str) -> Measured:
-        peak = self.folder / "peak"
-        program = SOURCE / "tests" / "support" / "measured.py"
-        path = os.pathsep.join([str(SOURCE / "src"), str(SOURCE / "tests")])
-        done = subprocess.run(
-            [sys.executable, str(program), str(peak), module, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env={**os.environ, "PYTHONPATH": path, **environ},
-        )
-        return Measured(done.returncode, done.stdout, done.stderr, int(peak.read_text()) / 1024)
+        return measure(self.folder, module, *words, **environ)
 
     def go_home(self) -> None:
         for session in self._open:

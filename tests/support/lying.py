@@ -209,11 +209,11 @@ def drip_head(call: Call) -> None:
 
 
 def without_end(head: bytes, piece: bytes) -> Lie:
-    """`head`, and then `piece` as often as it is taken."""
+    """`head`, and then `piece` as often as it is taken; with pauses for the rest of the test."""
 
     def lie(call: Call) -> None:
         call.send_raw(head)
-        while not call.relay.released.is_set():
+        while not call.relay.released.wait(0.001):
             call.send_raw(piece)
 
     return lie

@@ -32,7 +32,7 @@ def tell(result: Result, saved: list[str], voice: Voice) -> None:
         return
     _tell_files(result, saved, voice)
     if result.env is not None:
-        voice.note(env_text(result), "dim")
+        voice.note(_line(env_text(result)), "dim")
     if result.others:
         voice.warn(
             "the relay gave this job to more than one runner; further results: "
@@ -107,7 +107,7 @@ def _tell_files(result: Result, saved: list[str], voice: Voice) -> None:
         names = ", ".join(file.name for file in result.out_files[:8])
         voice.note(f"files came back: {names} ({size_text(total)}); --out-dir DIR saves them")
     for left in result.left_out[:_SHOWN_LEFT_OUT]:
-        voice.note(f"not sent back: {left.path}: {left.reason}")
+        voice.note(_line(f"not sent back: {left.path}: {left.reason}"))
     if len(result.left_out) > _SHOWN_LEFT_OUT:
         voice.note(f"… and {len(result.left_out) - _SHOWN_LEFT_OUT} more files not sent back")
 
@@ -160,9 +160,14 @@ def last_line(result: Result) -> str:
 def _reason(result: Result) -> str:
     """Why a job ended, where it is not by its own exit."""
     if result.reason:
-        return result.reason.replace("\n", " ")
+        return _line(result.reason)
     return "" if result.cause is None or result.cause.kind == "exit" else _cause_text(result.cause)
 
 
 def _cause_text(cause: Cause) -> str:
     return cause.kind.value.replace("_", " ")
+
+
+def _line(text: str) -> str:
+    """Words of a runner in one line, so that they cannot pose as the last one."""
+    return text.replace("\n", " ")

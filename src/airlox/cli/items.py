@@ -99,16 +99,8 @@ class _Printer:
 def save(folder: str, item: Item) -> str:
     """Write a file item into `folder`, unless the same file is there already; its path."""
     from airlox import safefs
-    from airlox.errors import StorageError
 
-    name = item.name or item.id
-    path = os.path.join(folder, name)
-    try:
-        if safefs.read_bounded(path, len(item.body)) == item.body:
-            return path
-    except StorageError:
-        pass  # another file, or none
-    return os.fspath(safefs.save_new(folder, name, item.body))
+    return os.fspath(safefs.save_once(folder, item.name or item.id, item.body))
 
 
 def is_bound(session: Session, item: Item) -> bool:

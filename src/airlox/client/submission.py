@@ -197,6 +197,8 @@ class Submission:
         """The runner by the relay's list; of several with one name the one that is online."""
         runners = self._list_runners()
         online = [runner for runner in runners if runner.online and runner.approved]
+        if any(who in (runner.participant_pub, runner.fingerprint) for runner in runners):
+            online = runners  # a key is a key, also where one that is online has it as its name
         try:
             return shown.choose_runner(online, who)
         except UsageError:

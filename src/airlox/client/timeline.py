@@ -21,6 +21,7 @@ from airlox.client.blobs import BlobMissing, Blobs
 from airlox.client.membership import Membership
 from airlox.client.relay_api import EventsPage, RelayApi, WarningSink
 from airlox.client.stream import Feed, soon
+from airlox.client.transport import one_line
 from airlox.errors import EncodingError, ProtocolError, SessionClosed, StorageError, UsageError
 from airlox.protocol import wire
 from airlox.protocol.encoding import ItemId
@@ -417,7 +418,7 @@ class Timeline:
         if event.kind == EventKind.CLOSED and change.fault is None:
             reason = self._view.closed or "closed"
             self._ended = SessionClosed(
-                f"session {self._me.manifest.session_id} has ended: {reason[:200]}",
+                f"session {self._me.manifest.session_id} has ended: {one_line(reason)}",
                 code="session_gone",
             )
         elif event.kind in (EventKind.REVOKED, EventKind.LEFT) and change.fault is None:
