@@ -68,7 +68,7 @@ def test_more_runners_than_anybody_has(joined: Scene) -> None:
 
 
 FLOODS = [
-    pytest.param(lie, id=name, marks=() if name in ("body", "one chunk") else pytest.mark.slow)
+    pytest.param(lie, id=name, marks=() if name == "one chunk" else pytest.mark.slow)
     for name, lie in lying.FLOODS.items()
 ]
 
@@ -81,7 +81,14 @@ def test_an_answer_without_end(joined: Scene, flood: lying.Lie) -> None:
     assert told.took_s < 30
 
 
-@pytest.mark.parametrize("nonsense", lying.NONSENSE.values(), ids=lying.NONSENSE)
+QUICK = {"a negative chunk", "not json", "empty", "a redirect", "an error that is none", "gzip"}
+NONSENSE = [
+    pytest.param(lie, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, lie in lying.NONSENSE.items()
+]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
 def test_an_answer_that_is_none(joined: Scene, nonsense: lying.Lie) -> None:
     victim = joined.join("observer")
     joined.liar.lies[EVENTS] = nonsense
@@ -95,7 +102,7 @@ def test_an_answer_that_is_none(joined: Scene, nonsense: lying.Lie) -> None:
 
 
 STREAM_FLOODS = [
-    pytest.param(lie, id=name, marks=() if name in ("a line", "comments") else pytest.mark.slow)
+    pytest.param(lie, id=name, marks=() if name == "a line" else pytest.mark.slow)
     for name, lie in lying.STREAM_FLOODS.items()
 ]
 
@@ -108,6 +115,25 @@ def test_a_stream_without_end(joined: Scene, flood: lying.Lie) -> None:
     assert told.found == ["hello"]
     assert told.peak_mb < 150
     assert told.took_s < 15
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        (say(200, b'{"events":[' + b"{}," * 2_500_000 + b"{}]}"), "has more than 4000000 values"),
+        (say(200, b"<html>"), "is not what a relay says"),
+        (say(500, b'{"error":"\\u001b[2J","message":"\\u001b[2J"}'), "relay answered 500"),
+        (lying.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"), "no connection"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong(joined: Scene, lie: lying.Lie, told: str) -> None:
+    joined.liar.lies[EVENTS] = lie
+    done = joined.cli("items")
+    assert done.code == 1
+    assert told in done.err
+    assert "\x1b" not in done.err
+    assert done.out == ""
+    assert done.peak_mb < PEAK_MB
 
 
 @pytest.mark.slow

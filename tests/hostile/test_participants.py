@@ -8,8 +8,10 @@ import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ from hostile.conftest import SOURCE, Measured, measure
 from support.archives import Member as ZipMember
 from support.archives import build_zip
 from support.crew import ANY, Crew
+from support.images import png_chunk
+from support.lying import ACK, BLOB, EVENTS, Call, LyingRelay, say
 from support.relay import Member, RelayThread, join, now_ms
 from support.world import job_limits
 
@@ -225,6 +229,21 @@ def test_archives_that_are_received(town: Town, make: Callable[[], bytes]) -> No
     assert list((town.folder / "in").iterdir()) == []
 
 
+@pytest.mark.slow
+def test_an_image_that_unpacks_to_far_more(town: Town) -> None:
+    """Whoever receives one does not unpack it."""
+    head = struct.pack(">2L5B", 60_000, 60_000, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(100 << 20), 9)
+    parts = ((b"IHDR", head), (b"IDAT", pixels), (b"IEND", b""))
+    image = b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(kind, body) for kind, body in parts)
+    town.send_file("a.png", image, "image", "image/png")
+    town.villain.say("after")
+    told = town.cli("items", "--json", "--save", str(town.folder / "in"))
+    assert told.code == 0, told
+    assert told.peak_mb < 150
+    assert json.loads(told.out.splitlines()[-1])["text"] == "after"
+
+
 def test_files_that_are_saved_overwrite_nothing(town: Town) -> None:
     inbox = town.folder / "in"
     inbox.mkdir()
@@ -350,3 +369,38 @@ def test_a_sender_that_floods_jobs(town: Town) -> None:
     assert told.code == 0, told
     assert len(told.out.splitlines()) >= 300
     assert town.villain.say("still here")
+
+
+@pytest.mark.slow
+def test_results_without_number(relay: RelayThread, tmp_path: Path) -> None:
+    """A relay that hands on a thousand results of one job by one runner: each is looked at once."""
+    town = Town(relay, tmp_path, full=False)
+    job = town.crew.job()
+    assert town.crew.submit(job).status in (200, 201)
+    results = [town.crew.result(town.runner, job) for _ in range(1_000)]
+    blobs = {result.ref.id: result.blob for result in results}
+
+    def add(call: Call) -> None:
+        _, body = call.fetch()
+        mine = json.loads(body)["events"]
+        more = [
+            {"seq": len(mine) + i, "kind": "item", "data": {"envelope": result.envelope}}
+            for i, result in enumerate(results)
+        ]
+        call.answer(200, {"events": [*mine, *more]})
+
+    def blob(call: Call) -> None:
+        held = blobs.get(call.request.path.split("/")[-2])
+        if held is None:
+            call.pass_on()
+        else:
+            call.answer(200, held)
+
+    with LyingRelay(relay.url) as liar:
+        liar.lies = {EVENTS: add, BLOB: blob, ACK: say(200, {})}
+        town.url = liar.base_url
+        told = town.cli("items")
+        liar.honest()
+    assert told.code == 0, told
+    assert told.out.count("NOT VALID for its job") == 1_000
+    assert told.peak_mb < 150

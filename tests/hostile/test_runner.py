@@ -17,6 +17,8 @@ from support.machines import RunnerProgram
 from support.measured import peak_kb
 from support.relay import until
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 PEAK_MB = 200
 
@@ -79,7 +81,6 @@ def test_jobs_given_again_and_again(shop: Shop) -> None:
     assert shop.runs() == 4
 
 
-@pytest.mark.slow
 def test_a_job_given_to_two_runners(shop: Shop) -> None:
     """The second is told that it may; the relay takes one result, and both go on."""
     shop.start("second")
@@ -113,7 +114,6 @@ def test_a_job_given_to_two_runners(shop: Shop) -> None:
         assert shop.job(name).wait(WAIT_S).ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("endpoint", [ASSIGNMENTS, STREAM])
 @pytest.mark.parametrize("flood", lying.STREAM_FLOODS.values(), ids=lying.STREAM_FLOODS)
 def test_streams_without_end(shop: Shop, endpoint: str, flood: lying.Lie) -> None:
@@ -127,7 +127,6 @@ def test_streams_without_end(shop: Shop, endpoint: str, flood: lying.Lie) -> Non
     assert shop.job().wait(WAIT_S).ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bomb", [b"0," * 16_000_000, b"{}," * 10_000_000])
 def test_events_that_unpack_to_far_more(shop: Shop, bomb: bytes) -> None:
     """Without the session's events nothing can be begun, and the runner says why."""
@@ -147,7 +146,6 @@ def change_bytes(call: Call) -> None:
     call.answer(status, body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :])
 
 
-@pytest.mark.slow
 def test_packs_that_were_changed(shop: Shop, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -161,7 +159,6 @@ def test_packs_that_were_changed(shop: Shop, tmp_path: Path) -> None:
     assert shop.job(tree=tree).wait(WAIT_S).ok
 
 
-@pytest.mark.slow
 def test_a_job_whose_bytes_were_changed(shop: Shop) -> None:
     """It waits for the right ones; they are what it runs."""
     shop.liar.lies[BLOB] = change_bytes
