@@ -29,8 +29,7 @@ def relay() -> Iterator[RelayThread]:
 
 @pytest.fixture
 def liar(relay: RelayThread) -> Iterator[LyingRelay]:
-    made = LyingRelay(relay.url)
-    with made:
+    with LyingRelay(relay.url) as made:
         yield made
         made.honest()
 

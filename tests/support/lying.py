@@ -128,6 +128,10 @@ class LyingRelay(Scripted):
         """Some lie was told."""
         self.requests: list[str] = []
 
+    def __enter__(self) -> LyingRelay:
+        super().__enter__()
+        return self
+
     def link(self, link: str) -> str:
         """An invite of the real relay, as one that leads here."""
         return link.replace(self.real_url, self.base_url)

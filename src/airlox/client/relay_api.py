@@ -55,7 +55,7 @@ VALUES: Final = 4_000_000
 """Most values in one answer. The largest honest list of events has about half of that; in memory
 a value takes dozens of bytes, however few it has on the wire."""
 JUNK: Final = 10_000
-"""Most entries without a number in a list of events."""
+"""Most entries without a number in an answer of events."""
 NEWS: Final = 65_536
 """Most events of a job that are taken from one answer; the next has the others."""
 CLOCK_SLACK_S: Final = 60.0
@@ -327,15 +327,7 @@ class RelayApi:
             answer = self._get(wire.events(self.session_id, after), limit=wire.ANSWER_BYTES)
         except RelayError as error:
             raise self.end_of_session(error) from error
-        raw = self._decode(answer, _EventsAnswer, "list of events").events
-        events, junk = [], 0
-        for entry in raw:
-            event = parse_event(entry)
-            if event is not None:
-                events.append(event)
-            elif (junk := junk + 1) > JUNK:
-                self._not_a_relay("list of events")
-        return events
+        return self._numbered(self._decode(answer, _EventsAnswer, "list of events").events)
 
     def events_page(self, after: int | None = None) -> EventsPage:
         """Events after number `after`, in sessions with `history`. Raises like `events`."""
@@ -345,8 +337,18 @@ class RelayApi:
         except RelayError as error:
             raise self.end_of_session(error) from error
         page = self._decode(answer, _PageAnswer, "page of events")
-        events = [event for event in map(parse_event, page.events) if event is not None]
-        return EventsPage(events, page.more)
+        return EventsPage(self._numbered(page.events), page.more)
+
+    def _numbered(self, entries: list[msgspec.Raw]) -> list[Event]:
+        """The events among the entries of an answer; few may be none."""
+        events, junk = [], 0
+        for entry in entries:
+            event = parse_event(entry)
+            if event is not None:
+                events.append(event)
+            elif (junk := junk + 1) > JUNK:
+                self._not_a_relay("list of events")
+        return events
 
     def job_news(self, job: str, from_byte: int | None) -> list[SseEvent]:
         """What the job's stream would say at once: live output from a byte on, state, result.
