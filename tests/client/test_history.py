@@ -69,7 +69,8 @@ class ForgetfulRelay:
 
     def events_page(self, after: int | None = None) -> EventsPage:
         self.pages += 1
-        at, found = -1 if after is None else after, []
+        at = -1 if after is None else after
+        found: list[Event] = []
         while at + 1 < self.next and len(found) < 3:
             first = at + 1
             at = next(seq for seq in range(first, self.next) if seq in self.events)
@@ -79,6 +80,10 @@ class ForgetfulRelay:
             else:
                 found.append(self.events[at])
         return EventsPage(found, at + 1 < self.next)
+
+    def nothing_new(self, after: int | None = None) -> EventsPage:
+        self.pages += 1
+        return EventsPage([], more=True)
 
     def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
         return self.blobs[item]
@@ -156,11 +161,14 @@ def test_all_pages_are_asked_for(scene: Scene) -> None:
     assert timeline.announced(ItemId(texts[3].ref.id), timeline._me.api) == texts[3].envelope
 
 
-def test_a_relay_that_always_has_more(scene: Scene) -> None:
+def test_a_relay_that_always_has_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """P-HIS-1: a page without news is the last."""
     timeline = scene.open()
-    timeline._me.api.events_page = lambda after: EventsPage([], True)  # type: ignore[method-assign, assignment]
+    timeline.sync()
+    asked = scene.relay.pages
+    monkeypatch.setattr(ForgetfulRelay, "events_page", ForgetfulRelay.nothing_new)
     assert timeline.sync() == []
+    assert scene.relay.pages == asked + 1
 
 
 def test_view_and_cache_forget(scene: Scene) -> None:

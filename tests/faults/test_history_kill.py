@@ -63,7 +63,8 @@ def test_forgetting_survives_kills(tmp_path: Path) -> None:
     try:
         crew = Crew(running, full=True, ttl_ms=None)  # type: ignore[arg-type]
         runner = crew.runner()
-        texts, seen = [], {}
+        texts: list[str] = []
+        seen: dict[int, Any] = {}
         gaps = 0
         for number in range(ROUNDS):
             for _ in range(JOBS_A_ROUND):

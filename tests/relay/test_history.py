@@ -30,6 +30,7 @@ class Machine:
         self.settings = {"data": None if folder is None else str(folder / "data"), **settings}
         self.relay: RelayThread
         self.crew: Crew
+        self.runner: Member
 
     @contextmanager
     def serve(self) -> Iterator[RelayThread]:

@@ -50,8 +50,8 @@ READ_EVENTS: Final = 2000
 RECENT_JOBS: Final = 100
 """When a start reads more events than that, those of all finished jobs but the newest are put
 aside: what a command costs does not grow with the jobs there ever were."""
-MAX_PAGES: Final = 1000
-"""A relay that always has one more page is not listened to for ever."""
+MAX_PAGES: Final = 200
+"""In one go: a relay that always has one more is not listened to for ever."""
 COMPLAINTS: Final = 10
 """Most warnings about events of one session."""
 
