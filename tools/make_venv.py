@@ -20,6 +20,7 @@ from pathlib import Path
 OLDEST_PYTHON = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = "requirements/dev.txt"
+PYTHON = Path(".venv/bin/python")
 
 
 class SetupError(Exception):
@@ -115,19 +116,25 @@ def make_environment(environment: Path) -> None:
 def install(root: Path) -> None:
     print("airlox: installing the locked packages …", flush=True)
     run_pip(root, "install", "--require-hashes", "--only-binary", ":all:", "--requirement", LOCK)
-    run_pip(root, "install", "--no-deps", "--no-build-isolation", "--editable", ".")
+    # By uv: the scripts that older versions of pip write import `re` at every start.
+    words = ("--offline", "--no-deps", "--no-build-isolation", "--editable", ".")
+    run_tool(root, "uv", "pip", "install", "--quiet", "--python", str(root / PYTHON), *words)
     # Some versions of venv bring it along; its .pth file would slow every start.
     run_pip(root, "uninstall", "--yes", "setuptools")
 
 
 def run_pip(root: Path, command: str, *arguments: str) -> None:
-    python = root / ".venv" / "bin" / "python"
     quiet = ("--quiet", "--quiet", "--disable-pip-version-check", "--no-input")
-    done = subprocess.run([str(python), "-m", "pip", command, *quiet, *arguments], cwd=root)
+    run_tool(root, "pip", command, *quiet, *arguments)
+
+
+def run_tool(root: Path, tool: str, *arguments: str) -> None:
+    """Runs a module of the environment, which tells by itself what goes wrong."""
+    done = subprocess.run([str(root / PYTHON), "-m", tool, *arguments], cwd=root)
     if done.returncode:
         raise SetupError(
-            f"`pip {command}` failed, its reason stands above: check the network and pip's "
-            "settings, then run again"
+            f"`{tool}` failed, its reason stands above: check the network and pip's settings, "
+            "then run again"
         )
 
 
