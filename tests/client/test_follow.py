@@ -14,7 +14,7 @@ import pytest
 from airlox.client import follow
 from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
-from airlox.errors import ConnectionLost, RelayError, ValidationError
+from airlox.errors import ConnectionLost, RelayError, SessionClosed, ValidationError
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import Cause, CauseKind, LiveTotals
 from airlox.protocol.keys import Role
@@ -186,6 +186,79 @@ class TestTheResult:
         desk.read(frames[0])
         desk.runner = other
         assert "not the one" in self.end(desk, writer)[0]
+
+
+class TestWhatASilentStreamDidNotBring:
+    """The stream fell silent, and the job has ended: what the relay still has is asked for."""
+
+    def ask(self, desk: Desk, total: LiveWriter, *answers: list[bytes] | Exception) -> list[int]:
+        """Take in the rest of the output; the bytes it was asked for from."""
+        left, asked = list(answers), []
+
+        def job_news(job: str, from_byte: int) -> list[SseEvent]:
+            asked.append(from_byte)
+            answer = left.pop(0) if left else []
+            if isinstance(answer, Exception):
+                raise answer
+            texts = [json.dumps({"frame": base64.b64encode(f).decode()}) for f in answer]
+            return [SseEvent(None, "job", "{}"), *(SseEvent(None, "segment", t) for t in texts)]
+
+        live = LiveTotals(
+            dropped_bytes=0,
+            head=total.head,
+            segments=total.n,
+            stderr_bytes=0,
+            stdout_bytes=total.offset,
+        )
+        job: Any = desk.follower._job
+        api: Any = SimpleNamespace(job_news=job_news)
+        job.final, desk.follower._api = SimpleNamespace(live=live), api
+        self.got = [output.data for output in desk.follower._rest()]
+        return asked
+
+    def written(self, desk: Desk) -> tuple[list[bytes], LiveWriter]:
+        frames, writer = [], desk.writer()
+        for number in range(4):
+            frame, writer = writer.write([Piece(1, f"{number}\n".encode())])
+            frames.append(frame)
+        return frames, writer
+
+    def test_it_comes_in_as_many_answers_as_it_takes(self, desk: Desk) -> None:
+        frames, writer = self.written(desk)
+        desk.read(frames[0])
+        assert self.ask(desk, writer, frames[1:3], frames[3:]) == [2, 6]
+        assert self.got == [b"1\n", b"2\n", b"3\n"]
+        assert desk.warnings == []
+
+    def test_nothing_is_asked_for_where_all_or_nothing_came(self, desk: Desk) -> None:
+        frames, writer = self.written(desk)
+        assert self.ask(desk, writer) == []
+        for frame in frames:
+            desk.read(frame)
+        assert self.ask(desk, writer) == []
+
+    def test_one_that_has_no_more_or_repeats_itself_is_not_asked_again(self, desk: Desk) -> None:
+        frames, writer = self.written(desk)
+        desk.read(frames[0])
+        assert self.ask(desk, writer) == [2]
+        assert self.ask(desk, writer, frames[:1] * 3, frames) == [2]
+        assert self.got == []
+
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            ConnectionLost("gone"),
+            RelayError(404, "not_found", "no"),
+            SessionClosed("over"),
+            ValidationError("no answer"),
+        ],
+    )
+    def test_one_that_does_not_answer_ends_no_wait_otherwise(
+        self, desk: Desk, failure: Exception
+    ) -> None:
+        frames, writer = self.written(desk)
+        desk.read(frames[0])
+        assert self.ask(desk, writer, failure) == [2]
 
 
 class TestQuestions:

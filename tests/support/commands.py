@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,23 +40,31 @@ class Done(NamedTuple):
 
 
 class Cli:
-    """The command line of one person. `invite` is what AIRLOX_INVITE holds."""
+    """The command line of one person. `invite` is what AIRLOX_INVITE holds, `way_in` are words
+    before each command."""
 
     def __init__(
-        self, relay: str, home: Path, *, invite: str = "", cwd: Path | None = None
+        self,
+        relay: str,
+        home: Path,
+        *,
+        invite: str = "",
+        cwd: Path | None = None,
+        way_in: Sequence[str] = (),
     ) -> None:
         self.relay = relay
         self.home = home
         self.invite = invite
         self.cwd = cwd
+        self.way_in = way_in
 
     def at(self, cwd: Path) -> Cli:
         """The same person in another folder."""
-        return Cli(self.relay, self.home, invite=self.invite, cwd=cwd)
+        return Cli(self.relay, self.home, invite=self.invite, cwd=cwd, way_in=self.way_in)
 
     def holding(self, invite: str) -> Cli:
         """The same person with another link."""
-        return Cli(self.relay, self.home, invite=invite, cwd=self.cwd)
+        return Cli(self.relay, self.home, invite=invite, cwd=self.cwd, way_in=self.way_in)
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -68,7 +76,7 @@ class Cli:
         return os.environ | given
 
     def argv(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "airlox.cli", *words]
+        return [*self.way_in, sys.executable, "-m", "airlox.cli", *words]
 
     def __call__(self, *words: str, code: int | None = 0, stdin: str = "", **environ: str) -> Done:
         """Run a command to its end; it must end with `code`, unless that is None."""

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -140,12 +140,15 @@ class RelayProgram(_Program):
 
 
 class RunnerProgram(_Program):
-    """A runner. `options` are fields of RunnerOptions."""
+    """A runner. `options` are fields of RunnerOptions; `way_in` are words before its command."""
 
-    def __init__(self, invite: str, cache: Path, **options: Any) -> None:
+    def __init__(
+        self, invite: str, cache: Path, *, way_in: Sequence[str] = (), **options: Any
+    ) -> None:
         given = {"name": "box", "cache_root": str(cache), "sandbox": "process", **options}
         main = Path(__file__).with_name("runner_main.py")
-        super().__init__([sys.executable, str(main), json.dumps(given)], TEST_INVITE=invite)
+        argv = [*way_in, sys.executable, str(main), json.dumps(given)]
+        super().__init__(argv, TEST_INVITE=invite)
 
     def note(self, kind: str) -> dict[str, str]:
         """The next note of this kind."""

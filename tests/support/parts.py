@@ -65,6 +65,11 @@ def _has_user_namespaces() -> bool:
     return _is_linux() and _runs("unshare", "--user", "--map-root-user", "true")
 
 
+def _has_loop_devices() -> bool:
+    tools = all(_has_command(name)() for name in ("e2fsck", "losetup", "mkfs.ext4", "mount"))
+    return tools and _is_root() and _runs("losetup", "--find")
+
+
 PARTS: Mapping[str, Part] = {
     f"airlox {old.VERSION}": Part(
         old.is_here, f"pip must be able to install airlox=={old.VERSION}, and uv must be on PATH"
@@ -77,7 +82,10 @@ PARTS: Mapping[str, Part] = {
     "ip": Part(_has_command("ip"), "apt-get install iproute2"),
     "linux": Part(_is_linux, "only Linux has what is tested here"),
     "nginx": Part(_has_command("nginx"), "apt-get install nginx"),
+    "loop devices": Part(_has_loop_devices, "modprobe loop; apt-get install e2fsprogs mount"),
+    "nsenter": Part(_has_command("nsenter"), "apt-get install util-linux"),
     "root": Part(_is_root, "run the tests as root"),
     "sshd": Part(_has_command("sshd"), "apt-get install openssh-server"),
+    "unshare": Part(_has_command("unshare"), "apt-get install util-linux"),
     "user namespaces": Part(_has_user_namespaces, "this kernel or container forbids them"),
 }

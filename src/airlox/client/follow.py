@@ -31,9 +31,9 @@ from airlox.errors import (
 )
 from airlox.protocol import wire
 from airlox.protocol.encoding import PublicKey, b64u_decode
-from airlox.protocol.job import CauseKind
+from airlox.protocol.job import CauseKind, LiveTotals
 from airlox.protocol.keys import parse_public_key
-from airlox.protocol.live import STDOUT, LiveReader, Piece
+from airlox.protocol.live import STDOUT, LiveReader, Piece, Segment
 from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.wire import EventKind, JobState
@@ -119,6 +119,7 @@ class Follower:
                 if silence.passed:
                     silence = Deadline.after(SILENT_S)
                     if self._has_ended():
+                        yield from self._rest()
                         return True
                 try:
                     event = feed.next(until.sooner(silence))
@@ -148,11 +149,32 @@ class Follower:
         self._catch_up()
         return self._job.settle(self._ask(), api=self._api) is not None
 
+    def _rest(self) -> Iterator[Output]:
+        """What the relay still has of output whose end its stream did not bring.
+
+        Where nothing came at all the result's output stands in its place.
+        """
+        live = None if self._job.final is None else self._job.final.live
+        while live is not None and (last := self._last()) is not None and not _is_end(last, live):
+            try:
+                news = self._api.job_news(self._job.id, last.end)
+            except (ConnectionLost, RelayError, SessionClosed, ProtocolError):
+                return
+            for event in news:
+                if event.event == EventKind.SEGMENT:
+                    yield from self._segment(event)
+            if (now := self._last()) is None or now.end <= last.end:
+                return
+
     def _place(self) -> tuple[str, str, int | None]:
         """Session, job, and the byte of its live output to go on at."""
-        last = self._reader.last if self._reader is not None else None
+        last = self._last()
         session_id = self._core.manifest.session_id
         return session_id, self._job.id, None if last is None else last.end
+
+    def _last(self) -> Segment | None:
+        """The newest segment of the live output that came."""
+        return None if self._reader is None else self._reader.last
 
     def _failed(self, event: SseEvent) -> bool:
         if event.event != EventKind.JOB:
@@ -217,7 +239,7 @@ class Follower:
             return
         last, live = reader.last, final.live
         total = live.stdout_bytes + live.stderr_bytes
-        if (last.link, last.header.n + 1, last.end) == (live.head, live.segments, total):
+        if _is_end(last, live):
             return
         if final.runner == reader.runner and last.header.n + 1 < live.segments:
             what = f"the end of the live output is missing, from byte {last.end} to {total}"
@@ -288,3 +310,9 @@ class Follower:
         if closed:
             feed.close()
         return feed
+
+
+def _is_end(last: Segment, live: LiveTotals) -> bool:
+    """Whether this is the last segment of the output that a signed result names."""
+    total = live.stdout_bytes + live.stderr_bytes
+    return (last.link, last.header.n + 1, last.end) == (live.head, live.segments, total)
