@@ -403,19 +403,54 @@ async def test_a_sync_that_fails_refuses_what_it_was_for(
                 await store.open_blob(SID, "blob")
 
 
-async def test_what_cannot_be_taken_back_stops_all_writing(
+async def test_nothing_is_taken_until_what_failed_can_be_taken_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(disk(folder)) as store:
+    """Nor is the segment left for another: what was refused is never read back."""
+    made = disk(folder)
+    async with running(made) as store:
         await store.append(SID, [b"before"])
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "_sync_data", fail)
             patch.setattr("os.ftruncate", fail)
+            with monkeypatch.context() as sync:
+                sync.setattr(journal, "_sync_data", fail)
+                with pytest.raises(StorageError):
+                    await store.append(SID, [b"refused"])
             with pytest.raises(StorageError):
-                await store.append(SID, [b"refused"])
-        with pytest.raises(StorageError):
-            await store.append(SID, [b"not any more"])
-        assert await store.read(SID) == [b"before"]
+                await store.append(SID, [b"refused too"])
+            with pytest.raises(OSError, match="failed"):
+                made._journal.rotate()
+            assert segments(folder) == 1
+        await store.append(SID, [b"after"])
+        assert await store.read(SID) == [b"before", b"after"]
+        crashed = crash_copy(folder)
+    for copy in (folder, crashed):
+        async with running(disk(copy)) as store:
+            assert await store.read(SID) == [b"before", b"after"]
+
+
+async def test_an_empty_segment_that_cannot_be_deleted_is_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(disk(folder)):
+        monkeypatch.setattr("os.unlink", fail)
+    monkeypatch.undo()
+    assert segments(folder) == 1
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"entry"])
+
+
+async def test_the_version_is_there_whole_or_not_at_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a loss of power at the first start the second must not take it for another's."""
+    monkeypatch.setattr("os.rename", fail)
+    with pytest.raises(StorageError):
+        await disk(folder).start()
+    assert not (folder / "version").exists()
+    monkeypatch.undo()
+    async with running(disk(folder)):
+        pass
 
 
 async def test_what_a_failed_sync_may_have_lost_is_written_again(
@@ -547,7 +582,7 @@ async def test_deleting_a_large_file_holds_up_no_read(
         assert not any((folder / "sessions" / SID / "blobs").iterdir())
 
 
-def fail(*_: object) -> None:
+def fail(*_: object, **__: object) -> None:
     raise OSError(errno.EIO, "the disk failed")
 
 

@@ -118,8 +118,8 @@ class DiskStore:
         self._layout.close()
 
     def _recover(self) -> None:
-        self._layout.open()
         try:
+            self._layout.open()
             for sid in self._layout.session_ids():
                 self._logs.open(sid)
             self._closed_segments = replay(self._layout.journal, self._logs, self._places)
@@ -134,6 +134,9 @@ class DiskStore:
         except OSError as error:
             self._layout.close()
             raise _storage_error("open the store", error) from None
+        except StorageError:
+            self._layout.close()
+            raise
 
     # ── what the event loop calls ────────────────────────────────────────────────────────────
 

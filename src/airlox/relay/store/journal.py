@@ -1,16 +1,16 @@
 """The journal: numbered segment files that hold what is durable but not yet in its place.
 
 One thread uses a journal. A record is durable when `commit` has returned. After a failed write
-or sync the segment is cut back to its last durable length; when even that fails, nothing more is
+or sync the segment is cut back to its last durable length; until that succeeds nothing more is
 taken: a record that was refused must never be read back as if it had been accepted.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,22 +46,24 @@ class Journal:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segment_s = segment_s
-        self._broken = False
+        self._torn = False
+        """Whether the current segment may have more than is durable."""
         self._number = max((number_of(path) for path in segment_files(folder)), default=0)
         self.current = self._new_segment()
 
     def commit(self, frames: Sequence[bytes]) -> int:
         """Makes records durable with one sync; returns the offset of the first. Raises OSError."""
-        if self._broken:
-            raise OSError(errno.EIO, "an earlier failure could not be undone")
         segment = self.current
+        self._cut_back(segment)
         start = segment.size
         data = b"".join(frames)
         try:
             write_all(segment.fd, data)
             _sync_data(segment.fd)
         except OSError:
-            self._cut_back(segment)
+            self._torn = True
+            with suppress(OSError):  # the next commit tries again
+                self._cut_back(segment)
             raise
         segment.size = start + len(data)
         return start
@@ -76,6 +78,7 @@ class Journal:
 
     def rotate(self) -> Segment:
         """Begins a new segment; returns the closed one. Raises OSError and then changes nothing."""
+        self._cut_back(self.current)
         fresh = self._new_segment()
         closed, self.current = self.current, fresh
         return closed
@@ -88,9 +91,9 @@ class Journal:
     def close(self) -> None:
         """Closes the current segment; an empty one leaves no file."""
         if self.current.size == 0:
-            self.current.remove()
-        else:
-            os.close(self.current.fd)
+            with suppress(OSError):  # a disk that became read-only keeps it
+                self.current.path.unlink(missing_ok=True)
+        os.close(self.current.fd)
 
     def _new_segment(self) -> Segment:
         segment = Segment(self._folder / f"{self._number + 1:016d}{_SUFFIX}", new=True)
@@ -103,12 +106,12 @@ class Journal:
         return segment
 
     def _cut_back(self, segment: Segment) -> None:
-        try:
+        """Takes out what a failed write or sync may have left. Raises OSError."""
+        if self._torn:
             os.ftruncate(segment.fd, segment.size)
             os.lseek(segment.fd, segment.size, os.SEEK_SET)
             os.fsync(segment.fd)
-        except OSError:
-            self._broken = True
+            self._torn = False
 
 
 def segment_files(folder: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from airlox import safefs
 from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId, parse_session_id
 from airlox.relay.store.base import RELAY_LOG
@@ -43,6 +44,7 @@ class Layout:
     def open(self) -> None:
         """Makes the folder, takes its lock and empties `tmp`. Raises StorageError."""
         try:
+            is_new = not self.root.exists()
             for folder in (self.root, self.journal, self.sessions, self.tmp):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
@@ -50,6 +52,9 @@ class Layout:
             for leftover in self.tmp.iterdir():
                 remove(leftover)
             sync_folder(self.root)
+            if is_new:
+                with contextlib.suppress(PermissionError):  # one that may not be listed
+                    sync_folder(self.root.parent)
         except OSError as error:
             raise StorageError(f"cannot use {self.root} as data folder: {error.strerror}") from None
 
@@ -121,7 +126,8 @@ class Layout:
     def _check_version(self) -> None:
         path = self.root / "version"
         if not path.exists():
-            path.write_bytes(VERSION)
+            # Whole or not at all: a loss of power must not leave one that nobody knows.
+            safefs.write_private(path, VERSION)
             return
         if path.read_bytes()[:100] != VERSION:
             raise StorageError(
