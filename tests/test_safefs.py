@@ -171,6 +171,13 @@ class TestSaveNew:
         assert os.listdir(tmp_path) == []
 
 
+def test_others_say_it_the_same_way() -> None:
+    error = safefs.storage_error("lock it", OSError(errno.EROFS, "Read-only file system"))
+    assert (error.message, error.code) == ("cannot lock it: Read-only file system", "read_only")
+    assert error.hint
+    assert safefs.storage_error("lock it", OSError(errno.EIO, "no")).code == "storage"
+
+
 class TestAppendLine:
     def test_adds_lines_to_a_private_file(self, tmp_path: Path) -> None:
         safefs.append_line(tmp_path / "log", b"one")

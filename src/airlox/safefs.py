@@ -6,7 +6,8 @@ Rules
   reading is a regular file, and opening never blocks (a FIFO does not stop the program).
 - Every read has a bound given by the caller.
 - Only `StorageError` leaves this module. Its code is `not_found`, `exists`, `too_large`,
-  `not_regular`, `unsafe_name`, `not_private`, `denied`, `disk_full`, or `storage` for the rest.
+  `not_regular`, `unsafe_name`, `not_private`, `denied`, `read_only`, `disk_full`, or `storage` for
+  the rest.
 
 Left to others: what the bytes mean, and writing beneath a folder that a job controls
 (`tree/apply.py`).
@@ -34,11 +35,12 @@ _CODES = {
     errno.ELOOP: "not_regular",
     errno.EACCES: "denied",
     errno.EPERM: "denied",
-    errno.EROFS: "denied",
+    errno.EROFS: "read_only",
 }
 _HINTS = {
     "disk_full": "free space on that disk and try again",
     "denied": "check who owns it and may write there, or choose another folder",
+    "read_only": "mend that disk if it should not be read-only, or choose another folder",
 }
 TEMPORARY = ".tmp-"
 """Start of the names of files that `write_private` has not finished."""
@@ -265,8 +267,11 @@ def _numbered(name: str, number: int) -> str:
     return short.decode("utf-8", "ignore") + suffix + extension
 
 
-def _storage_error(doing: str, path: AnyPath, e: OSError) -> StorageError:
+def storage_error(doing: str, e: OSError) -> StorageError:
+    """What the system's refusal to do something means, for whoever opens files on its own."""
     code = _CODES.get(e.errno or 0, "storage")
-    return StorageError(
-        f"cannot {doing} {os.fspath(path)}: {e.strerror}", code=code, hint=_HINTS.get(code)
-    )
+    return StorageError(f"cannot {doing}: {e.strerror}", code=code, hint=_HINTS.get(code))
+
+
+def _storage_error(doing: str, path: AnyPath, e: OSError) -> StorageError:
+    return storage_error(f"{doing} {os.fspath(path)}", e)

@@ -9,15 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airlox import Session
+from airlox.client.jobs import Job
 from airlox.protocol import wire
+from airlox.protocol.job import Result as ResultMeta
 from airlox.protocol.keys import Role
 from airlox.protocol.payload import File
+from support.commands import Cli
 from support.frail_disk import FrailDisk, frail_disk
-from support.machines import RelayProgram
-from support.relay import Answer, Http, Member, create, join, new_world, now_ms
+from support.machines import RelayProgram, RunnerProgram
+from support.relay import Answer, Http, Member, create, join, new_world, now_ms, until
+
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -81,3 +88,89 @@ def test_a_relay_refuses_what_it_cannot_keep_and_goes_on_reading(disk: FrailDisk
             assert owner.send(item).status == 201
         assert texts(owner) == held + [item.envelope for item in refused]
         assert relay.stop() == 0
+
+
+# -- a runner ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with (
+        RelayProgram(tmp_path / "relay") as relay,
+        Session.create(
+            relay.url,
+            mode="execute",
+            job_limits={"kinds": ["shell"], "approve_runners": False},
+            cache_dir=tmp_path / "owner",
+        ) as made,
+    ):
+        yield made
+
+
+def results_of(session: Session, job: Job) -> int:
+    session.sync()
+    metas = [record.item.meta for record in session.records() if record.item is not None]
+    return sum(isinstance(meta, ResultMeta) and meta.job.id == job.id for meta in metas)
+
+
+@pytest.mark.parametrize("sandbox", ["process", "local"])
+def test_a_runner_posts_what_it_has_and_ends(
+    disk: FrailDisk, session: Session, tmp_path: Path, sandbox: str
+) -> None:
+    cache = disk.mount / "cache"
+    options: dict[str, Any] = {"sandbox": sandbox, "disk_floor_bytes": 2 << 20}
+    with RunnerProgram(session.invites["runner"], cache, **options) as runner:
+        runner.note("ready")
+        job = session.run_shell("echo begun; sleep 2; echo done; exit 3", runner="box")
+        assert next(job.output(WAIT_S)).data == b"begun\n"
+        disk.break_down()
+        result = job.wait(WAIT_S)
+        assert (result.status, result.signed, result.exit_code) == ("completed", True, 3), result
+        assert result.stdout == "begun\ndone\n"
+
+        # What it can no longer keep it does not begin; whoever waits hears of it.
+        second = session.run_shell("echo second", runner="box")
+        assert runner.wait() == 1
+        assert "Read-only file system" in runner.note("ended")["text"]
+        assert second.result() is None
+        assert second.state().state == "assigned"
+
+        disk.mend()
+        runner.start()
+        assert second.wait(WAIT_S).stdout == "second\n"
+        assert session.run_shell("echo third", runner="box").wait(WAIT_S).stdout == "third\n"
+        assert job.result() == result
+        assert results_of(session, job) == 1
+        assert runner.stop() == 0
+    for kept in ("run", "jobs", "started", "spool", "trash"):
+        assert list(cache.glob(f"runner/ax_*/box/{kept}/*")) == []
+
+
+# -- a client ---------------------------------------------------------------------------------
+
+
+def test_a_client_says_so_and_misses_nothing_later(
+    disk: FrailDisk, session: Session, tmp_path: Path
+) -> None:
+    invite = session.invites["sender"]
+    cli = Cli(session.relay, disk.mount / "cache", invite=invite, cwd=tmp_path)
+    cli("send", "text", "before")
+    out = tmp_path / "out"
+    with out.open("wb") as stdout, cli.started("watch", "--json", stdout=stdout) as watch:
+        until(lambda: "before" in out.read_text(), "the first text")
+        disk.break_down()
+        session.send_text("meanwhile")
+        assert watch.wait(WAIT_S) == 1
+        assert watch.stderr is not None
+        assert json.loads(watch.stderr.read().splitlines()[-1])["code"] == "read_only"
+    for command in ("send text --json refused", "items --json", "run --json -- true"):
+        error = cli(*command.split(), code=1).error
+        assert error["code"] == "read_only"
+        assert "Read-only file system" in error["error"]
+        assert "mend that disk" in error["hint"]
+    assert [item.text for item in session.items()] == ["before", "meanwhile"]
+
+    disk.mend()
+    cli("send", "text", "after")
+    found = [item["text"] for item in cli("items", "--json").lines]
+    assert found == ["before", "meanwhile", "after"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -151,6 +152,21 @@ class TestSweep:
         state.remember(record_of("job", os.getpid(), ()))
         state.forget("job")
         state.forget("job")
+        assert state.sweep().jobs == ()
+
+    def test_a_disk_that_keeps_a_record_costs_nobody_the_job(
+        self, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(path: object, **_: object) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        with subprocess.Popen(["true"]) as ended:
+            pass
+        state.remember(record_of("job", ended.pid, ()))
+        with monkeypatch.context() as patch:
+            patch.setattr("os.unlink", refuse)
+            state.forget("job")
+        assert state.sweep().jobs == ("job",)
         assert state.sweep().jobs == ()
 
     def test_processes_and_folders_of_a_lost_job_go(

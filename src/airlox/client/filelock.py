@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from airlox import safefs
 from airlox.client.deadline import Deadline
 from airlox.errors import StorageError
 
@@ -24,8 +25,7 @@ def file_lock(path: str, what: str, timeout_s: float = TIMEOUT_S) -> Iterator[No
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        code = "not_found" if isinstance(error, FileNotFoundError) else "storage"
-        raise StorageError(f"cannot lock {what}: {error.strerror}", code=code) from error
+        raise safefs.storage_error(f"lock {what}", error) from error
     try:
         _acquire(fd, what, Deadline.after(timeout_s))
         yield

@@ -114,8 +114,9 @@ class StateFolder:
         safefs.write_private(self._record_path(record.job), encode_record(record))
 
     def forget(self, job: str) -> None:
-        """Remove the record of a job that has ended. A missing one is fine."""
-        with contextlib.suppress(FileNotFoundError):
+        """Remove the record of a job that has ended. One that cannot be removed is left to the
+        next `sweep`, which finds nothing to end: what the job gave must not be lost for it."""
+        with contextlib.suppress(OSError):
             self._record_path(job).unlink()
 
     def discard(self, path: Path) -> bool:
