@@ -115,14 +115,17 @@ class _Program:
 
 
 class RelayProgram(_Program):
-    """`airlox-server` on one port, durable, so that it can be killed and come back."""
+    """`airlox-server` on one port, durable, so that it can be killed and come back.
 
-    def __init__(self, data: Path, **settings: int) -> None:
+    `way_in` are words before its command.
+    """
+
+    def __init__(self, data: Path, *, way_in: Sequence[str] = (), **settings: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
         listen = f"--listen=127.0.0.1:{port}"
-        module = [sys.executable, "-m", "airlox.relay"]
+        module = [*way_in, sys.executable, "-m", "airlox.relay"]
         super().__init__([*module, f"--data={data}", listen, *flags])
         self.url = f"http://127.0.0.1:{port}"
 

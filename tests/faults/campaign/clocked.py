@@ -1,7 +1,8 @@
 """Runs a Python program under a wall clock of its own: `clocked.py FILE (-m MODULE | PATH) ...`.
 
 FILE holds how many seconds the clock is ahead; it is read again for each question, so the clock
-can be turned while the program runs. Time spans stay right, as they do in reality.
+can be turned while the program runs. Time spans stay right, as they do in reality. What follows
+FILE may also be a whole command line that begins with this interpreter.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def main() -> None:
     time.time_ns = time_ns
     time.time = lambda: time_ns() / 1e9
     del sys.argv[:2]
+    if sys.argv[0] == sys.executable:
+        del sys.argv[0]
     if sys.argv[0] == "-m":
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
