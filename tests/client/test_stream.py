@@ -392,6 +392,27 @@ def test_a_short_wait_says_nothing_of_the_line(news: News) -> None:
     assert reader.warnings == []
 
 
+@pytest.mark.timeout(20)
+def test_asking_ends_at_the_deadline_when_nobody_answers(news: News) -> None:
+    """A question that lasts until the deadline is not put again after it."""
+    questions = []
+
+    def unanswered(api: RelayApi) -> list[SseEvent]:
+        questions.append(api)
+        threading.Event().wait(0.5)
+        raise ConnectionLost("no answer in time", code="relay_timeout")
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.gone()
+
+    with Scripted(script) as server:
+        reader = Reader(server, unanswered)
+        assert reader.next(0.3) is None
+        assert len(questions) == 1
+        reader.close()
+
+
 def test_asking_ends_with_the_session(news: News) -> None:
     def script(peer: Peer) -> None:
         peer.read()

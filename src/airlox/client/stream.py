@@ -153,6 +153,8 @@ class Feed:
     def _read(self, deadline: Deadline) -> bool:
         """Take in what comes next; False when the deadline came first."""
         if self._poll_at.passed:
+            if deadline.passed:
+                return False
             self._ask(deadline)
             return True
         line = self._line or self._open(deadline)
