@@ -82,7 +82,7 @@ class Cast(NamedTuple):
 def cast(tmp_path: Path) -> Iterator[Cast]:
     with (
         own_network() as network,
-        RelayProgram(tmp_path / "relay", **SETTINGS) as relay,
+        RelayProgram(tmp_path / "relay", way_in=(), **SETTINGS) as relay,
         Session.create(
             relay.url,
             mode="execute",

@@ -50,7 +50,7 @@ def texts(member: Member) -> list[str]:
 
 def test_a_relay_refuses_what_it_cannot_keep_and_goes_on_reading(disk: FrailDisk) -> None:
     settings = {"min_free_bytes": 1 << 20, "journal_segment_age_s": 1}
-    with RelayProgram(disk.mount / "data", **settings) as relay:
+    with RelayProgram(disk.mount / "data", way_in=(), **settings) as relay:
         http, world = Http(relay.url), new_world()
         create(http, world)
         owner = join(http, world.person(Role.OWNER))
