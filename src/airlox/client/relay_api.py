@@ -144,7 +144,7 @@ class _ErrorAnswer(msgspec.Struct):
 
 _HINTS: Final = {
     "rate_limited": "wait a little and try again",
-    "busy": "the relay is overloaded; try again in a moment",
+    "busy": "the relay is overloaded or its disk fails; try again in a moment",
     "full": "the relay's disk is full; its operator must make room",
     "too_large": "send less, or create a session with a larger item limit",
     "unauthorized": "this participant left or was cut off; join again with a valid invite",

@@ -44,7 +44,7 @@ def answer_for(error: Exception) -> Answer:
     elif isinstance(error, ProtocolError):
         code, message = "bad_request", error.message
     elif isinstance(error, StorageError):
-        code, message = _STORAGE.get(error.code, ("busy", "the relay's disk failed"))
+        code, message = _STORAGE.get(error.code, ("busy", "the relay's disk failed; its log says why"))
     elif isinstance(error, TimeoutError):
         code, message = "bad_request", "the request's body did not arrive in time"
     else:
