@@ -29,6 +29,7 @@ _STORAGE = {
     "busy": ("busy", "the relay is behind with its disk; try again in a moment"),
     "not_found": ("evicted", "the bytes are not on the relay"),
 }
+_DISK_FAILED = ("busy", "the relay's disk failed; its log says why")
 
 
 def answer_for(error: Exception) -> Answer:
@@ -44,7 +45,7 @@ def answer_for(error: Exception) -> Answer:
     elif isinstance(error, ProtocolError):
         code, message = "bad_request", error.message
     elif isinstance(error, StorageError):
-        code, message = _STORAGE.get(error.code, ("busy", "the relay's disk failed; its log says why"))
+        code, message = _STORAGE.get(error.code, _DISK_FAILED)
     elif isinstance(error, TimeoutError):
         code, message = "bad_request", "the request's body did not arrive in time"
     else:
