@@ -125,19 +125,23 @@ def test_a_runner_posts_what_it_has_and_ends(
         assert next(job.output(WAIT_S)).data == b"begun\n"
         disk.break_down()
         result = job.wait(WAIT_S)
-        assert (result.status, result.signed, result.exit_code) == ("completed", True, 3), result
-        assert result.stdout == "begun\ndone\n"
+        assert result.signed
+        if result.status == "cancelled":  # news of the session came before its end
+            assert "Read-only file system" in (result.reason or "")
+            assert result.stdout == "begun\n"
+        else:
+            assert (result.status, result.exit_code) == ("completed", 3), result
+            assert result.stdout == "begun\ndone\n"
 
-        # What it can no longer keep it does not begin; whoever waits hears of it.
-        second = session.run_shell("echo second", runner="box")
+        # It cannot keep what the session tells, so it says why and ends.
+        session.send_text("some news")
         assert runner.wait() == 1
         assert "Read-only file system" in runner.note("ended")["text"]
-        assert second.result() is None
-        assert second.state().state == "assigned"
 
         disk.mend()
         runner.start()
-        assert second.wait(WAIT_S).stdout == "second\n"
+        runner.note("ready")
+        assert session.run_shell("echo second", runner="box").wait(WAIT_S).stdout == "second\n"
         assert session.run_shell("echo third", runner="box").wait(WAIT_S).stdout == "third\n"
         assert job.result() == result
         assert results_of(session, job) == 1
