@@ -46,6 +46,12 @@ class RunnerOptions:
     job_user: str | None = None
     require_layers: tuple[str, ...] = ()
     gpus: str = "none"
+    image: str | None = None
+    docker_runtime: str | None = None
+    cpus: float | None = None
+    allow_hosts: tuple[str, ...] = ()
+    allow_userns: bool = False
+    memory_back_stop: bool = True
     toolchains: tuple[Path, ...] = ()
     workspaces_bytes: int = WORKSPACES_BYTES
     workspace_days: int = WORKSPACE_DAYS

@@ -26,6 +26,7 @@ class Network(StrEnum):
     """How far a command's sockets reach."""
 
     OFF = "off"
+    ALLOW_LIST = "allow_list"
     ON = "on"
 
 
@@ -53,7 +54,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a command may use. `None` for memory means: measured, not limited."""
+    """What a command may use. `None` for memory means: measured, not limited.
+
+    `cpus` is a share of the machine's time in processors; None: as much as there is.
+    """
 
     timeout_s: float
     memory_bytes: int | None
@@ -66,6 +70,7 @@ class Limits:
     disk_bytes: int = 4096 * MIB
     disk_files: int = 500_000
     disk_floor_bytes: int = 256 * MIB
+    cpus: float | None = None
     grace_s: float = 2.0
 
 
@@ -86,6 +91,8 @@ class Plan:
     `argv[0]` is looked up on the `PATH` of `env` unless it holds a slash. `cwd` and `env` use the
     paths of the sandbox's `Layout`. `work`, `out` and `home` are existing host folders that belong
     to the sandbox's `owner()`. Each toolchain appears, read-only, at the same path as outside.
+    `hosts` are the only ones it reaches (`name:port`, `*.` for one whole left label), exactly when
+    the network is an allow list.
     """
 
     argv: tuple[str, ...]
@@ -97,6 +104,7 @@ class Plan:
     limits: Limits
     toolchains: tuple[Mount, ...] = ()
     network: Network = Network.OFF
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,8 @@ class Outcome:
     `limit` is the limit that was hit (milliseconds, bytes or a count, by `cause`). `peak_bytes` is
     the most memory seen at once, measured as `peak_source` says (`cgroup`, `watcher`: the sum over
     all processes; `rusage`: the largest single process), or None if nothing was measured.
+    `denials` counts what the command tried to reach in vain where an allow list holds; `denied`
+    names the first of these, as `name:port`.
     """
 
     cause: Cause
@@ -117,6 +127,8 @@ class Outcome:
     oom_kills: int = 0
     limit: int | None = None
     detail: str | None = None
+    denied: tuple[str, ...] = ()
+    denials: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +144,18 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a sandbox can do on this machine. `refusal` is the error that `run` would raise."""
+    """What a sandbox can do on this machine. `refusal` is the error that `run` would raise.
+
+    `image` is the digest of the image a command finds, `gpus` how many devices it can use.
+    """
 
     sandbox: str
     builder: str
     layers: tuple[Layer, ...]
     usable: bool
     refusal: SandboxError | None = None
+    image: str | None = None
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +163,10 @@ class SandboxOptions:
     """What the operator chose. `state_dir` is private to the runner and outlives it.
 
     `toolchain_roots` are folders in which toolchains of later plans may lie: the sandbox's own
-    folders keep out of their way.
+    folders keep out of their way. `builder` is a builder of `local`, None: the first that works.
+    `image` and `container_runtime` are for containers. `allow_userns` lets a command make user
+    namespaces (browsers do); `memory_back_stop` limits the data of each process where no cgroup
+    limits memory (AddressSanitizer needs it off). `network` and `hosts` are what plans will ask for.
     """
 
     state_dir: Path
@@ -155,6 +175,12 @@ class SandboxOptions:
     builder: str | None = None
     gpus: str = "none"
     toolchain_roots: tuple[Path, ...] = ()
+    image: str | None = None
+    container_runtime: str | None = None
+    allow_userns: bool = False
+    memory_back_stop: bool = True
+    network: Network = Network.OFF
+    hosts: tuple[str, ...] = ()
 
 
 OutputSink = Callable[[int, bytes], None]
