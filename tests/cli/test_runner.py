@@ -1,73 +1,12 @@
-"""What the flags of `airlox runner join` ask for, and how runners are listed."""
+"""How runners are listed."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airlox.cli import runner
-from airlox.cli.options import CommandLineError, Parser
-from airlox.errors import AirloxError
-
-
-def parse(*words: str) -> Namespace:
-    parser = Parser(prog="airlox runner")
-    runner.add_arguments(parser, "runner")
-    return parser.parse_args(["join", "--name", "box", *words])
-
-
-class TestOptions:
-    def test_defaults(self, tmp_path: Path) -> None:
-        chosen = runner.runner_options(parse("--cache-dir", str(tmp_path)))
-        assert (chosen.name, chosen.sandbox, chosen.concurrency) == ("box", "local", 1)
-        assert chosen.cache_root == tmp_path
-        assert chosen.workspaces
-        assert chosen.work_root is None
-        assert not chosen.no_network
-
-    def test_every_flag(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        chosen = runner.runner_options(
-            parse(
-                *("--labels", "gpu,a100", "--labels", "big", "--description", "8 cores"),
-                *("--require-layers", "seccomp,landlock", "--job-user", "nobody"),
-                *("--concurrency", "4", "--no-network", "--memory", "2G"),
-                *("--python", "py", "--toolchain", "tools", "--no-workspace", "--work-root", "w"),
-            )
-        )
-        assert chosen.labels == ("gpu", "a100", "big")
-        assert chosen.description == "8 cores"
-        assert chosen.require_layers == ("seccomp", "landlock")
-        assert chosen.job_user == "nobody"
-        assert (chosen.concurrency, chosen.memory_mb) == (4, 2048)
-        assert chosen.no_network
-        assert chosen.python == tmp_path / "py"
-        assert chosen.toolchains == (tmp_path / "tools",)
-        assert not chosen.workspaces
-        assert chosen.work_root == tmp_path / "w"
-
-    def test_gpus(self) -> None:
-        assert runner.runner_options(parse("--unsandboxed", "--gpus", "2")).gpus == "2"
-
-    def test_unsandboxed_is_another_word(self) -> None:
-        assert runner.runner_options(parse("--unsandboxed")).sandbox == "process"
-        with pytest.raises(CommandLineError):
-            runner.runner_options(parse("--unsandboxed", "--sandbox", "local"))
-
-    def test_variables(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("AIRLOX_WORK_ROOT", str(tmp_path))
-        monkeypatch.setenv("AIRLOX_DESCRIPTION", "a person")
-        assert runner.runner_options(parse()).work_root == tmp_path
-        assert runner.runner_options(parse()).description == "a person"
-        monkeypatch.setenv("AIRLOX_RUNNER_DESCRIPTION", "a machine")
-        assert runner.runner_options(parse()).description == "a machine"
-
-    def test_a_malformed_name_is_refused(self) -> None:
-        with pytest.raises(AirloxError):
-            runner.runner_options(parse("--labels", "Not/OK"))
 
 
 class TestState:

@@ -1,0 +1,148 @@
+"""The flags of a runner, and the options they make: one table for every command that needs it.
+
+`add_flags` is for commands that run jobs, `add_confinement_flags` for those that only look at the
+sandbox. What the flags mean is checked where it is used (`runner/options.py`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from airlox.cli import options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airlox.cli.options import Parser
+    from airlox.runner.options import RunnerOptions
+
+_RUNNER_DESCRIPTION = "AIRLOX_RUNNER_DESCRIPTION"
+"""What 0.1.0 reads for runners; it wins over AIRLOX_DESCRIPTION, which is a person's."""
+
+
+def add_flags(parser: Parser) -> None:
+    """Everything a runner can be told."""
+    parser.add_argument("--name", required=True, help="what senders call it: a-z 0-9 . _ -")
+    parser.add_argument(
+        "--labels",
+        type=options.words,
+        action="append",
+        metavar="LIST",
+        help="further words by which senders choose it",
+    )
+    parser.add_argument("--description", metavar="TEXT", help="what it is, shown to senders")
+    group = parser.add_argument_group("session")
+    group.add_argument(
+        "--invite",
+        metavar="LINK",
+        help=f"the runner's link; other users of this machine can see it in ps, so rather set "
+        f"{options.INVITE}",
+    )
+    group.add_argument(
+        "--invite-file", metavar="FILE", help="read the link from a file, - is stdin"
+    )
+    add_confinement_flags(parser)
+    add_place_flags(parser)
+
+
+def add_confinement_flags(parser: Parser) -> None:
+    """What jobs may do: the sandbox, its layers and limits."""
+    group = parser.add_argument_group("what jobs may do")
+    group.add_argument(
+        "--sandbox",
+        metavar="NAME",
+        help="local (namespaces, Landlock, seccomp) or process (none: for senders you trust) "
+        "[local]",
+    )
+    group.add_argument(
+        "--unsandboxed", action="store_true", help="another word for --sandbox process"
+    )
+    group.add_argument(
+        "--require-layers",
+        type=options.words,
+        action="append",
+        metavar="LIST",
+        help="do not start without these layers of the sandbox",
+    )
+    group.add_argument("--job-user", metavar="USER", help="run jobs as this user (as root only)")
+    group.add_argument(
+        "--concurrency", type=options.count, default=1, metavar="N", help="jobs at one time [1]"
+    )
+    group.add_argument(
+        "--no-network", action="store_true", help="no network, even where the session allows it"
+    )
+    group.add_argument(
+        "--memory",
+        type=options.memory,
+        metavar="MB",
+        help="most memory of a job, below the session's",
+    )
+    group.add_argument("--gpus", default="none", metavar="all|none|N", help="GPUs for jobs [none]")
+
+
+def add_place_flags(parser: Parser) -> None:
+    """Programs and folders that jobs find."""
+    group = parser.add_argument_group("programs and folders")
+    group.add_argument("--python", metavar="PATH", help="run Python jobs with this interpreter")
+    group.add_argument(
+        "--toolchain",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder jobs may read, its bin on their PATH; may be repeated",
+    )
+    group.add_argument(
+        "--workspace",
+        action="store_true",
+        default=True,
+        help="keep each sender's tree between jobs (this is the default)",
+    )
+    group.add_argument(
+        "--no-workspace",
+        dest="workspace",
+        action="store_false",
+        help="start from nothing each time",
+    )
+    group.add_argument(
+        "--work-root",
+        metavar="DIR",
+        help=f"where the folders are made that jobs write to [{options.WORK_ROOT}; the cache]",
+    )
+
+
+def runner_options(args: Namespace) -> RunnerOptions:
+    """The runner's options as the flags and variables say. Raises CommandLineError, UsageError,
+    ValidationError."""
+    import socket
+    from pathlib import Path
+
+    from airlox.runner.options import RunnerOptions
+
+    if args.unsandboxed and args.sandbox not in (None, "process"):
+        raise options.CommandLineError("--unsandboxed means --sandbox process; give one of them")
+    work_root = args.work_root or os.environ.get(options.WORK_ROOT)
+    description = (
+        args.description
+        or os.environ.get(_RUNNER_DESCRIPTION)
+        or os.environ.get(options.DESCRIPTION)
+    )
+    return RunnerOptions(
+        name=args.name,
+        cache_root=Path(options.cache_root(args, os.environ)).absolute(),
+        host=socket.gethostname()[:128] or "unknown",
+        path=os.environ.get("PATH", os.defpath),
+        labels=options.flat(args.labels),
+        description=description or None,
+        sandbox="process" if args.unsandboxed else args.sandbox or "local",
+        python=None if args.python is None else Path(args.python).absolute(),
+        workspaces=args.workspace,
+        work_root=None if not work_root else Path(work_root).absolute(),
+        concurrency=args.concurrency,
+        no_network=args.no_network,
+        memory_mb=args.memory,
+        job_user=args.job_user,
+        require_layers=options.flat(args.require_layers),
+        gpus=args.gpus,
+        toolchains=tuple(Path(folder).absolute() for folder in args.toolchain),
+    )
