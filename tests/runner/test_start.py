@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from airlox.errors import UsageError
 from airlox.protocol.invite import owner_invite
 from airlox.runner import start
 from airlox.runner.options import RunnerOptions
-from airlox.sandbox import open_sandbox
-from airlox.sandbox.base import Sandbox, SandboxOptions
 from airlox.sandbox.sweep import lock_state
 
 OPTIONS = RunnerOptions(name="box", cache_root=Path("/nonexistent"), host="lab", path="/bin")
@@ -33,23 +30,6 @@ def test_an_owners_link_is_no_runners_link() -> None:
     with pytest.raises(UsageError) as error, start.prepared(OPTIONS, invite, print):
         pass
     assert error.value.code == "wrong_role"
-
-
-def test_the_sandbox_is_told_where_toolchains_may_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a folder of its own could cover the operator's interpreter."""
-    asked: list[SandboxOptions] = []
-
-    def ask(name: str, chosen: SandboxOptions) -> Sandbox:
-        asked.append(chosen)
-        return open_sandbox(name, chosen)
-
-    monkeypatch.setattr(start, "open_sandbox", ask)
-    chosen = replace(OPTIONS, sandbox="process", toolchains=(Path("/work/node"),))
-    start._open_sandbox(chosen, tmp_path, print)
-    assert asked[0].toolchain_roots == chosen.toolchain_roots
-    assert Path("/work/node") in asked[0].toolchain_roots
 
 
 def test_state_of_expired_sessions_goes_and_no_other(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class Note:
     """One thing that happened.
 
-    `kind`: away, joined, waiting, ready, shell_only, job_started, job_ended, job_lost, stopping,
-    ended, warning. `facts` holds what a program may want of it.
+    `kind`: away, sandbox, joined, waiting, ready, shell_only, job_started, job_ended, job_lost,
+    stopping, ended, warning. `facts` holds what a program may want of it.
     """
 
     kind: str

@@ -25,6 +25,7 @@ from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest, parse_manifest
 from airlox.runner import facts
 from airlox.runner.bench import Bench
+from airlox.runner.confinement import open_tried
 from airlox.runner.link import Link
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
@@ -33,8 +34,6 @@ from airlox.runner.patience import patiently
 from airlox.runner.spool import Spool
 from airlox.runner.threads import Threads
 from airlox.runner.workspace import Workspaces, open_way
-from airlox.sandbox import open_sandbox
-from airlox.sandbox.base import Report, Sandbox, SandboxOptions
 from airlox.sandbox.collect import remove_tree
 from airlox.sandbox.sweep import StateFolder, lock_state
 
@@ -88,7 +87,8 @@ def _prepare(
 ) -> Bench:
     _note_expiry(folder, manifest)
     _forget_expired(options.jobs_root)
-    sandbox, report = _open_sandbox(options, folder, say)
+    network = facts.network_of(options, session.network)
+    sandbox, report = open_tried(options, folder, network, say)
     swept = state.sweep()
     if swept.jobs:
         say(Note("warning", f"ended what an earlier runner left of {len(swept.jobs)} job(s)"))
@@ -226,30 +226,6 @@ def _must_rejoin(link: Link, profile: Profile) -> bool:
 
 
 # ── this machine ─────────────────────────────────────────────────────────────────────────────
-
-
-def _open_sandbox(options: RunnerOptions, folder: Path, say: Say) -> tuple[Sandbox, Report]:
-    """The sandbox, tried out. Raises SandboxError; nothing weaker is put in its place."""
-    chosen = SandboxOptions(
-        state_dir=folder,
-        job_user=options.job_user,
-        require_layers=options.require_layers,
-        builder=options.builder,
-        gpus=options.gpus,
-        toolchain_roots=options.toolchain_roots,
-    )
-    sandbox = open_sandbox(options.sandbox, chosen)
-    report = sandbox.probe()
-    if report.refusal is not None:
-        raise report.refusal
-    sandbox.prepare()
-    if options.sandbox == facts.PROCESS:
-        text = (
-            "jobs run without walls on this machine (--sandbox process): "
-            "use it for senders you would give a login"
-        )
-        say(Note("warning", text))
-    return sandbox, report
 
 
 def _open_ways(options: RunnerOptions, folder: Path) -> None:

@@ -1,0 +1,63 @@
+"""The sandbox a runner's options ask for: opened, tried out, and told of in one line.
+
+Nothing weaker is ever put in place of what was asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from airlox.runner import facts
+from airlox.runner.notes import Note, Say
+from airlox.runner.options import RunnerOptions
+from airlox.sandbox import open_sandbox
+from airlox.sandbox.base import Network, Report, Sandbox, SandboxOptions
+
+_NO_WALLS: Final = (
+    "jobs run without walls on this machine (--sandbox process): "
+    "use it for senders you would give a login"
+)
+
+
+def sandbox_options(options: RunnerOptions, state_dir: Path, network: Network) -> SandboxOptions:
+    """What the operator chose, in the sandbox's own words."""
+    return SandboxOptions(
+        state_dir=state_dir,
+        job_user=options.job_user,
+        require_layers=options.require_layers,
+        builder=options.builder,
+        gpus=options.gpus,
+        toolchain_roots=options.toolchain_roots,
+        image=options.image,
+        container_runtime=options.docker_runtime,
+        allow_userns=options.allow_userns,
+        memory_back_stop=options.memory_back_stop,
+        network=network,
+        hosts=options.allow_hosts,
+    )
+
+
+def open_tried(
+    options: RunnerOptions, state_dir: Path, network: Network, say: Say
+) -> tuple[Sandbox, Report]:
+    """The sandbox, tried out and ready. Raises SandboxError."""
+    sandbox = open_sandbox(options.sandbox, sandbox_options(options, state_dir, network))
+    report = sandbox.probe()
+    if report.refusal is not None:
+        raise report.refusal
+    sandbox.prepare()
+    if options.sandbox == facts.PROCESS:
+        say(Note("warning", _NO_WALLS))
+    else:
+        say(Note("sandbox", in_one_line(report)))
+    return sandbox, report
+
+
+def in_one_line(report: Report) -> str:
+    """The layers that stand, and after them those that do not, each with its reason."""
+    on = [layer.name for layer in report.layers if layer.on]
+    off = [f"{layer.name} ({layer.detail})" for layer in report.layers if not layer.on]
+    standing = ", ".join(on) or "nothing"
+    text = f"sandbox {report.sandbox}, built by {report.builder}: {standing}"
+    return f"{text}; off: {', '.join(off)}" if off else text

@@ -1,0 +1,53 @@
+"""The sandbox a runner gets is the one its operator asked for, and it is told of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airlox.errors import SandboxError
+from airlox.runner.confinement import in_one_line, open_tried, sandbox_options
+from airlox.runner.notes import Note
+from airlox.runner.options import RunnerOptions
+from airlox.sandbox.base import Layer, Network, Report
+from support import parts
+
+OPTIONS = RunnerOptions(name="box", cache_root=Path("/nonexistent"), host="lab", path="/bin")
+
+
+def test_the_sandbox_is_told_where_toolchains_may_lie(tmp_path: Path) -> None:
+    """Else a folder of its own could cover the operator's interpreter."""
+    chosen = replace(OPTIONS, toolchains=(Path("/work/node"),))
+    asked = sandbox_options(chosen, tmp_path, Network.OFF)
+    assert asked.toolchain_roots == chosen.toolchain_roots
+    assert Path("/work/node") in asked.toolchain_roots
+
+
+def test_what_stands_is_said_at_the_start(tmp_path: Path) -> None:
+    parts.require("user namespaces")
+    said: list[Note] = []
+    _, report = open_tried(OPTIONS, tmp_path, Network.OFF, said.append)
+    assert report.usable
+    assert [note.kind for note in said] == ["sandbox"]
+    assert "seccomp" in said[0].text
+
+
+def test_no_walls_is_a_warning(tmp_path: Path) -> None:
+    said: list[Note] = []
+    open_tried(replace(OPTIONS, sandbox="process"), tmp_path, Network.ON, said.append)
+    assert [note.kind for note in said] == ["warning"]
+
+
+def test_a_wall_that_is_asked_for_and_missing_is_refused(tmp_path: Path) -> None:
+    chosen = replace(OPTIONS, sandbox="process", require_layers=("seccomp",))
+    with pytest.raises(SandboxError) as refused:
+        open_tried(chosen, tmp_path, Network.ON, print)
+    assert refused.value.code == "layer_missing"
+
+
+def test_one_line_names_what_is_off_and_why() -> None:
+    layers = (Layer("uid", True, "5"), Layer("cgroup", False, "none may be made"))
+    text = in_one_line(Report("local", "own", layers, usable=True))
+    assert text == "sandbox local, built by own: uid; off: cgroup (none may be made)"
