@@ -12,7 +12,7 @@ ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-all faults bench vectors lock
+.PHONY: help setup demo check format test test-all faults interop bench vectors lock
 .PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## this list
@@ -56,6 +56,9 @@ test-all: test ## every test: those of `make test`, then the slow ones
 
 faults: setup ## kill, cut, fill and stop real processes for SECONDS=120 with SEED=1, then check all
 	@PYTHONPATH=src:tests $(BIN)/python -m faults.campaign --seconds $(SECONDS) --seed $(SEED)
+
+interop: setup ## every test with the published 0.1.0, and docs/interop.md anew
+	@PYTHONPATH=tests $(BIN)/python tools/interop_matrix.py
 
 bench: setup ## timings beside named peers; results belong into docs/benchmarks.md
 	$(BIN)/python bench/run.py
