@@ -12,7 +12,7 @@ from airlox.protocol import limits, wire
 from airlox.protocol.item import ItemRef
 from airlox.protocol.keys import Role
 from airlox.protocol.payload import JobCancel, RunnerApprove, RunnerReject
-from airlox.relay.state import STANDING_BLOB_BYTES
+from airlox.relay.entities import STANDING_BLOB_BYTES
 from support.clock import Clock
 from support.crew import Crew
 from support.relay import Answer, Http, Member, RelayThread, join, now_ms, until

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from airlox.protocol import wire
 from airlox.protocol.item import SealedItem
+from airlox.protocol.payload import File
 from airlox.protocol.sse import SseEvent, SseParser
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
@@ -222,6 +223,11 @@ class Member:
 
     def stream(self, last: int | None = None) -> Any:
         return self.http.stream(wire.stream(self.sid), self.token, last)
+
+
+def file_item(person: Person, data: bytes, name: str = "a.py") -> SealedItem:
+    meta = File(mime="text/x-python", name=name)
+    return person.post(meta, body=data, subkind="py", at_ms=now_ms())
 
 
 def now_ms() -> int:

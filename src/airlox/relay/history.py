@@ -25,9 +25,10 @@ from airlox.protocol.encoding import ItemId
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
 from airlox.relay.audit import audit_lines
+from airlox.relay.entities import Job
 from airlox.relay.records import AnyRecord
 from airlox.relay.service import Core
-from airlox.relay.state import Job, Session
+from airlox.relay.state import Session
 
 FRESH_MS: Final = 600_000
 """A job that ended less than this ago is not forgotten for want of room: its sender may be about

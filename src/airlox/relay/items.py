@@ -18,10 +18,11 @@ from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, Kind, parse_envelope, verify_item_digest
 from airlox.protocol.policy import check_header_rules
 from airlox.relay import records
+from airlox.relay.entities import Participant, StoredItem
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.service import Core
-from airlox.relay.state import Participant, Session, StoredItem, Underway
+from airlox.relay.state import Session, Underway
 from airlox.relay.store.base import BlobReader, Upload
 
 EVICT_AT_ONCE: Final = 500

@@ -25,11 +25,12 @@ from airlox.protocol.keys import Role
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
+from airlox.relay.entities import Job, Participant
 from airlox.relay.items import Blobs, Body, Items
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.service import Core
-from airlox.relay.state import Job, Participant, Session
+from airlox.relay.state import Session
 
 RUNNER_LOST = "runner_lost"
 CANCELLED = "cancelled"

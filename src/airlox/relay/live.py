@@ -21,11 +21,12 @@ from airlox.protocol.live import parse_segment
 from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
+from airlox.relay.entities import Job, Participant
 from airlox.relay.hub import Mailbox
 from airlox.relay.jobs import describe
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.service import Core
-from airlox.relay.state import Job, Participant, Session
+from airlox.relay.state import Session
 
 SEGMENT_FRAME_BYTES = 2 * limits.SEGMENT_BYTES + limits.BLOB_OVERHEAD_BYTES + 4096
 """Most bytes of one segment's frame: its pieces may be short."""

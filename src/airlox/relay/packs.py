@@ -17,10 +17,11 @@ from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
+from airlox.relay.entities import Pack, PackSet, Participant
 from airlox.relay.items import Blob, Blobs, Body
 from airlox.relay.refusals import Refusal
 from airlox.relay.service import Core
-from airlox.relay.state import Pack, PackSet, Participant, Session, pack_name
+from airlox.relay.state import Session, pack_name
 from airlox.relay.store.base import BlobReader
 
 PACK_BYTES: Final = limits.PACK_BYTES + limits.BLOB_OVERHEAD_BYTES

@@ -12,8 +12,9 @@ from typing import Final
 
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
+from airlox.relay.entities import Participant
 from airlox.relay.refusals import Refusal
-from airlox.relay.state import Participant, Session
+from airlox.relay.state import Session
 
 AUDITS: Final = 2
 """A trail is read as a whole before it is sent."""

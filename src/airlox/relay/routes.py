@@ -21,12 +21,13 @@ from airlox.protocol.wire import Headers
 from airlox.relay import live
 from airlox.relay.audit import audit_lines
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call
+from airlox.relay.entities import Participant
 from airlox.relay.history import events_page
 from airlox.relay.hub import CHUNK_BYTES, Stream
 from airlox.relay.jobs import Heartbeat, describe
 from airlox.relay.refusals import Refusal
 from airlox.relay.relay import Relay
-from airlox.relay.state import Participant, Session
+from airlox.relay.state import Session
 from airlox.relay.store.base import BlobReader
 
 HEARTBEAT_BYTES: Final = 1024

@@ -31,11 +31,12 @@ from airlox.protocol.wire import EventKind
 from airlox.relay import records
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
+from airlox.relay.entities import Participant
 from airlox.relay.hub import Hub
 from airlox.relay.quotas import Quotas
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
-from airlox.relay.state import Participant, Session
+from airlox.relay.state import Session
 from airlox.relay.store.base import RELAY_LOG, Pending, Store
 
 log = logging.getLogger("airlox.relay")

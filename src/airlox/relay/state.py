@@ -10,132 +10,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from airlox.protocol.cert import Join, parse_join
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
-from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
-from airlox.protocol.limits import FORGOTTEN_RANGES, KIB
+from airlox.protocol.limits import FORGOTTEN_RANGES
 from airlox.protocol.manifest import Feature, Manifest, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
 from airlox.relay.clock import Clock
+from airlox.relay.entities import Event, Job, Pack, PackSet, Participant, StoredItem
 from airlox.relay.records import AnyRecord
-
-STANDING: Final = ((Kind.EVENT, Role.OWNER), (Kind.RUNNER_INFO, Role.RUNNER))
-"""What newcomers need to know who runs jobs, by kind and author: approvals, what runners offer."""
-STANDING_BLOB_BYTES: Final = 32 * KIB
-"""The longest reason of a rejection fits."""
-
 
 RECENT_EVENTS: Final = 64
 """A group that became durable together reaches every stream at once."""
 _NO_JOBS: Final[Mapping[ItemId, Job]] = {}
-
-
-class Event(NamedTuple):
-    """An event of the session; its number is its place in the list. `data` is one line of JSON."""
-
-    kind: str
-    data: str
-
-
-class Presence:
-    """Whether a runner is there. Lives as long as the process; times are ticks."""
-
-    __slots__ = ("capacity", "heartbeat_ms", "lost_ms", "seen_ms", "streams")
-
-    def __init__(self, now_ms: int) -> None:
-        self.streams = 0
-        self.heartbeat_ms: int | None = None
-        self.lost_ms: int | None = None
-        """When its last stream ended."""
-        self.seen_ms = now_ms
-        """Last sign of life; a start of the relay counts as one."""
-        self.capacity = 1
-        """Jobs the runner takes at a time, by its own word."""
-
-
-class Participant:
-    __slots__ = (
-        "approved",
-        "bit",
-        "has_left",
-        "is_cut",
-        "join",
-        "presence",
-        "rejected",
-        "secret_sha256",
-        "token_sha256",
-        "wants",
-    )
-
-    def __init__(self, join: Join, bit: int, token_sha256: bytes, secret: bytes | None) -> None:
-        self.join = join
-        self.bit = bit
-        """This participant's bit in sets that are kept as integers."""
-        self.token_sha256 = token_sha256
-        self.secret_sha256 = secret
-        self.has_left = False
-        """Left, revoked or rejected: the token is dead."""
-        self.is_cut = False
-        """About to be cut off: not durable yet, but nothing more is taken from this key."""
-        self.approved = False
-        self.rejected = False
-        self.presence = Presence(0)
-        self.wants: dict[ItemId, int] = {}
-        """Evicted blobs this participant asked for and did not get yet, and when."""
-
-    @property
-    def key(self) -> PublicKey:
-        return self.join.participant_pub
-
-    @property
-    def is_here(self) -> bool:
-        return not self.has_left and not self.is_cut
-
-    @property
-    def role(self) -> Role:
-        return self.join.role
-
-
-class StoredItem:
-    __slots__ = (
-        "acks",
-        "author_bit",
-        "blob_sha256",
-        "envelope_sha256",
-        "has_blob",
-        "is_leaving",
-        "kind",
-        "seq",
-        "size",
-        "stands",
-        "wants",
-    )
-
-    def __init__(
-        self, record: records.Posted, seq: int, author: Participant, envelope_sha256: bytes
-    ) -> None:
-        self.seq = seq
-        self.kind = record.kind
-        self.size = record.size
-        self.blob_sha256 = record.blob_sha256
-        self.envelope_sha256 = envelope_sha256
-        self.author_bit = author.bit
-        self.acks = 0
-        self.has_blob = True
-        self.is_leaving = False
-        """Its eviction is on the way to the disk. Lives as long as the process."""
-        self.stands = record.size <= STANDING_BLOB_BYTES and (record.kind, author.role) in STANDING
-        """Its blob stays: whoever joins later can trust no runner without it."""
-        self.wants: dict[str, int] | None = None
-        """Who asked for the evicted blob, and when."""
 
 
 class Underway:
@@ -167,61 +61,6 @@ class Underway:
         if self._done is None:
             self._done = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._done)
-
-
-class Job:
-    __slots__ = (
-        "author",
-        "blob_sha256",
-        "cancel_since_ms",
-        "ended_at_ms",
-        "id",
-        "others",
-        "reason",
-        "result",
-        "runner",
-        "since_ms",
-        "state",
-        "target",
-    )
-
-    def __init__(self, job: ItemId, author: str, blob_sha256: bytes, target: str) -> None:
-        self.id = job
-        self.author = author
-        self.blob_sha256 = blob_sha256
-        self.target = target
-        self.state = JobState.FAILED
-        self.runner: PublicKey | None = None
-        self.reason: str | None = None
-        self.since_ms = 0
-        """When it got its state, in ticks."""
-        self.cancel_since_ms: int | None = None
-        """When its end was asked for, in ticks."""
-        self.ended_at_ms = 0
-        """When it ended, by the clock."""
-        self.result: ItemId | None = None
-        self.others: list[ItemId] = []
-        """Its result, the files of that and its cancels: they are forgotten with it."""
-
-    @property
-    def is_active(self) -> bool:
-        return self.state in (JobState.ASSIGNED, JobState.RUNNING)
-
-
-class Pack(NamedTuple):
-    size: int
-    sha256: bytes
-
-
-class PackSet:
-    """The packs of one job's tree; `author` alone may add to them. `since_ms` is in ticks."""
-
-    __slots__ = ("author", "packs", "since_ms")
-
-    def __init__(self, author: str, since_ms: int) -> None:
-        self.author = author
-        self.since_ms = since_ms
-        self.packs: dict[int, Pack] = {}
 
 
 class Session:
