@@ -106,7 +106,8 @@ def main() -> int:
     os.chdir(ROOT)
     where = ["tests/interop", "-q", "-m", "slow or not slow"]
     recorder = Recorder()
-    pytest.main([*where, "--collect-only", "-qq"], plugins=[recorder])
+    if status := pytest.main([*where, "--collect-only", "-qq"], plugins=[recorder]):
+        return int(status)
     status = pytest.main([*where, "-n", "2", "--dist", "worksteal"], plugins=[recorder])
     PAGE.write_text(page(recorder.cells, recorder.passed - recorder.failed), encoding="utf-8")
     return int(status)

@@ -234,6 +234,17 @@ async def test_a_checkpoint_moves_blobs_and_deletes_segments(folder: Path) -> No
         assert await read_blob(store, SID, "blob-39") == blobs["blob-39"]
 
 
+async def test_a_dropped_blob_is_gone_at_once(folder: Path) -> None:
+    """Whatever the deletion of its bytes still waits for."""
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"entry"], ("small", b"s" * 100))
+        await upload(store, SID, "large", b"l" * 100_000)
+        for name in ("small", "large"):
+            store.drop_blob(SID, name)
+            with pytest.raises(StorageError):
+                await store.open_blob(SID, name)
+
+
 async def test_nothing_of_a_purged_session_stays_on_the_disk(folder: Path) -> None:
     secret = b"sealed-bytes-that-must-go" * 100
     async with running(disk(folder, journal_segment_age_s=1)) as store:

@@ -193,6 +193,8 @@ class DiskStore:
         small = self._places.read(sid, name)
         if small is not None:
             return DiskReader.of_bytes(small, self._in_pool)
+        if self._places.is_doomed(sid, name):
+            raise StorageError("cannot open a blob: it is not there", code="not_found")
         path = self._layout.blob(sid, name)
         return await self._in_pool("open a blob", lambda: DiskReader.open(path, self._in_pool))
 

@@ -48,7 +48,13 @@ class Places:
         """The blob if it lies in the journal. The lock keeps its segment open."""
         with self._lock:
             place = self._found.get(sid, {}).get(name)
-            return None if place is None else place.read()
+            doomed = (sid, name) in self._doomed
+            return None if place is None or doomed else place.read()
+
+    def is_doomed(self, sid: SessionId, name: str) -> bool:
+        """Whether the blob is only waiting for its deletion."""
+        with self._lock:
+            return (sid, name) in self._doomed
 
     def in_segment(self, segment: Segment) -> list[tuple[SessionId, str, Place]]:
         """What lay in a segment a moment ago. Copies of dictionaries need no lock."""
