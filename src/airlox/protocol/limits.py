@@ -84,5 +84,7 @@ PAGE_EVENTS: Final = 1000
 """Events in one page of `/events` in sessions with `history`."""
 PAGE_BYTES: Final = 1 * MIB
 """A page ends with the first event beyond this size."""
+ALARMS: Final = 100
+"""A reader keeps so many signs of a relay that lies; beyond it counts them."""
 FORGOTTEN_RANGES: Final = 1000
 """Ranges in one `forgotten` event. Relays count on it when they read their logs: it stays."""
