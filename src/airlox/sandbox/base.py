@@ -30,6 +30,15 @@ class Network(StrEnum):
     ON = "on"
 
 
+class DenialReason(StrEnum):
+    """Why a command was not let through to a target."""
+
+    NOT_LISTED = "not_listed"
+    IP_LITERAL = "ip_literal"
+    NOT_PUBLIC = "not_public"
+    PLAIN_HTTP = "plain_http"
+
+
 class Cause(StrEnum):
     """Why a command ended."""
 
@@ -108,14 +117,36 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """A target (`name:port`) that a command was not let through to."""
+
+    target: str
+    reason: DenialReason
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """What passed between a command and the hosts of its allow list, and what was not let through.
+
+    `sent_bytes` and `received_bytes` are as the command sees them. `denials` counts every attempt
+    in vain; `denied` names the first different ones.
+    """
+
+    connections: int
+    sent_bytes: int
+    received_bytes: int
+    denials: int = 0
+    denied: tuple[Denial, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a command ended, as seen from outside.
 
     `limit` is the limit that was hit (milliseconds, bytes or a count, by `cause`). `peak_bytes` is
     the most memory seen at once, measured as `peak_source` says (`cgroup`, `watcher`: the sum over
     all processes; `rusage`: the largest single process), or None if nothing was measured.
-    `denials` counts what the command tried to reach in vain where an allow list holds; `denied`
-    names the first of these, as `name:port`.
+    `egress` is there exactly where an allow list held.
     """
 
     cause: Cause
@@ -127,8 +158,7 @@ class Outcome:
     oom_kills: int = 0
     limit: int | None = None
     detail: str | None = None
-    denied: tuple[str, ...] = ()
-    denials: int = 0
+    egress: Egress | None = None
 
 
 @dataclass(frozen=True, slots=True)
