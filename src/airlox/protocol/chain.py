@@ -1,16 +1,17 @@
 """The chain of each author: how a reader notices that a relay drops, moves or repeats items.
 
-An item of a client that chains says three things under its author's signature: which own item
-before it was the last that the relay acknowledged (its *link*: the last of its `refs`), under
-which number the relay acknowledged that one, and whether its author knew every other item that it
-names. An item id carries the latter two and makes known that the item is chained at all, so that
-no reference somebody chose is ever taken for a link, and clients that do not chain are none the
-worse: 8 random bytes ‖ the number (4) ‖ a mark (4), or, where there is no link, 12 random bytes ‖
-a mark. The mark is the start of a digest over all the item says; an id that was merely drawn at
-random has it once in 2^32.
+The `refs` of a chained item are those its author chose, then own items that are *joined*, then its
+*link*: the own item before it that the relay acknowledged last. Which is which stands in its id, so
+that nothing somebody chose is ever taken for a link, and clients that do not chain are none the
+worse. The id is 7 random bytes ‖ form (1) ‖ number (4) ‖ mark (4):
 
-`Chain` steps over the envelopes of a session in the relay's order. It is told of ranges of numbers
-that are forgotten, and takes what they may have held as forgotten, not as dropped. Several items
+* form: bit 0 there is a link, bit 1 the author knew every item that `refs` name, bit 2 the linked
+  item is one that no relay forgets, bits 3 to 7 how many items are joined;
+* number: that of the linked item's event, as the relay told its author; random without a link;
+* mark: the start of a digest over all this. An id that was merely drawn has it once in 2^32.
+
+`Chain` steps over the envelopes of a session in the relay's order. It is told of numbers whose
+events are forgotten, and takes what they may have held as forgotten, not as dropped. Several items
 that link to the same one are normal: an author may have several processes.
 
 What it says rests on envelopes. Whether their authors signed them shows when they are opened; a
@@ -29,89 +30,116 @@ import msgspec
 from airlox.errors import EncodingError
 from airlox.protocol import canonical, limits
 from airlox.protocol.digest import sha256
-from airlox.protocol.encoding import ItemId, PublicKey, b64u_decode, b64u_encode
+from airlox.protocol.encoding import ITEM_ID_BYTES, ItemId, PublicKey, b64u_decode, b64u_encode
 from airlox.protocol.item import Envelope, Header, ItemRef
 from airlox.protocol.ranges import Ranges
 
-RANDOM_BYTES: Final = 12
-"""Random bytes for an id; where the id holds a number, the last four are not used."""
+RANDOM_BYTES: Final = 11
+"""Random bytes for an id; where it holds a number, the last four are not used."""
+JOINED: Final = 8
+"""Items joined at once; the form has room for 31."""
 NO_NUMBER: Final = 2**32 - 1
 """Stands in an id for a number that its author was not told, or that does not fit."""
 
 _CONTEXT: Final = b"airlox/v1/chain\0"
-_NUMBER_BYTES: Final = 4
-_MARK_BYTES: Final = 4
+_FORM_AT: Final = 7
+_MARK_AT: Final = 12
+_LINKED, _KNOWS, _STAYS, _JOINED_SHIFT = 1, 2, 4, 3
 
 
 class Link(msgspec.Struct, frozen=True):
-    """An own item that the relay acknowledged. `seq` is the number it gave, None when unknown."""
+    """An own item that the relay acknowledged.
+
+    `seq` is the number it gave, None when unknown. `stays`: no relay forgets it.
+    """
 
     ref: ItemRef
     seq: int | None = None
+    stays: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What a chained item says. `knows`: its author knew every item that its `refs` name."""
+    """What a chained item says of its `refs`. `knows`: its author knew every item they name."""
 
     link: Link | None
+    joined: int
     knows: bool
 
 
 # ── the author's side ────────────────────────────────────────────────────────────────────────
 
 
-def chained_refs(
-    refs: Sequence[ItemRef], tips: Sequence[Link]
-) -> tuple[tuple[ItemRef, ...], Link | None]:
-    """The `refs` of a chained item and its link.
+class Place(msgspec.Struct, frozen=True):
+    """Where an item stands in the chain of its author: its id and its `refs`."""
 
-    `tips` are the author's own acknowledged items that none of its items links to yet, the last
-    one acknowledged at the end. Others than that go before it where there is room, so that what
-    several processes posted side by side hangs on one item again. Where `refs` leave no room for
-    the link there is none.
+    item_id: ItemId
+    refs: tuple[ItemRef, ...]
+
+
+def find_place(
+    author: PublicKey,
+    chosen: Sequence[ItemRef],
+    tips: Sequence[Link],
+    *,
+    knows: bool,
+    random: bytes,
+) -> Place:
+    """The place of a new item that names `chosen`. `random` is `RANDOM_BYTES` fresh bytes.
+
+    `tips` are own items the relay acknowledged that none of the author's items names yet, the one
+    acknowledged last at the end. It becomes the link; others are joined where there is room, so
+    that what several processes posted side by side hangs on one item again. Where `chosen` leaves
+    no room there is no link.
     """
-    room = limits.REFS - len(refs)
-    if room <= 0 or not tips:
-        return tuple(refs), None
-    joined = [tip.ref for tip in tips[:-1] if tip.ref not in refs]
-    joined = joined[max(0, len(joined) - (room - 1)) :]
-    return (*refs, *joined, tips[-1].ref), tips[-1]
-
-
-def chained_id(author: PublicKey, link: Link | None, *, knows: bool, random: bytes) -> ItemId:
-    """The id of an item whose last reference is `link`. `random` is `RANDOM_BYTES` fresh bytes."""
     if len(random) != RANDOM_BYTES:
-        raise EncodingError(f"an item id is made of {RANDOM_BYTES} random bytes")
-    start = random
+        raise EncodingError(f"a chained id is made of {RANDOM_BYTES} random bytes")
+    room = limits.REFS - len(chosen)
+    link = tips[-1] if tips and room > 0 else None
+    others = [] if link is None else [tip.ref for tip in tips[:-1] if tip.ref not in chosen]
+    joined = others[max(0, len(others) - min(JOINED, room - 1)) :]
+    form = (_KNOWS if knows else 0) | len(joined) << _JOINED_SHIFT
+    number = random[_FORM_AT:]
     if link is not None:
-        seq = NO_NUMBER if link.seq is None else min(link.seq, NO_NUMBER)
-        start = random[:-_NUMBER_BYTES] + seq.to_bytes(_NUMBER_BYTES, "big")
-    mark = _mark(author, start, None if link is None else link.ref, knows=knows)
-    return ItemId(b64u_encode(start + mark))
+        form |= _LINKED | (_STAYS if link.stays else 0)
+        number = (NO_NUMBER if link.seq is None else min(link.seq, NO_NUMBER)).to_bytes(4, "big")
+    last = () if link is None else (link.ref,)
+    start = random[:_FORM_AT] + bytes([form]) + number
+    item_id = ItemId(b64u_encode(start + _mark(author, start, last)))
+    return Place(item_id, (*chosen, *joined, *last))
 
 
-def _mark(author: PublicKey, start: bytes, link: ItemRef | None, *, knows: bool) -> bytes:
-    form = (link is not None) + 2 * knows
-    named = b"" if link is None else canonical.encode(link)
-    return sha256(_CONTEXT + bytes([form]) + author.encode() + start + named)[:_MARK_BYTES]
+def _mark(author: PublicKey, start: bytes, link: tuple[ItemRef, ...]) -> bytes:
+    named = b"".join(canonical.encode(ref) for ref in link)
+    return sha256(_CONTEXT + author.encode() + start + named)[: ITEM_ID_BYTES - _MARK_AT]
 
 
 # ── the reader's side ────────────────────────────────────────────────────────────────────────
 
 
 def read_mark(header: Header) -> Mark | None:
-    """What an item says of its chain; None for one that is not chained."""
+    """What an item says of its place in the chain; None for one that is not chained."""
     raw = b64u_decode(header.id)
-    start, mark = raw[:-_MARK_BYTES], raw[-_MARK_BYTES:]
-    author = PublicKey(header.author)
-    last = header.refs[-1] if header.refs else None
-    for knows in (True, False):
-        if last is not None and mark == _mark(author, start, last, knows=knows):
-            number = int.from_bytes(start[-_NUMBER_BYTES:], "big")
-            return Mark(Link(last, None if number == NO_NUMBER else number), knows)
-        if mark == _mark(author, start, None, knows=knows):
-            return Mark(None, knows)
-    return None
+    form, start = raw[_FORM_AT], raw[:_MARK_AT]
+    joined = form >> _JOINED_SHIFT
+    last = header.refs[-1:] if form & _LINKED else ()
+    if len(last) != form & _LINKED or joined + len(last) > len(header.refs):
+        return None
+    if raw[_MARK_AT:] != _mark(PublicKey(header.author), start, last):
+        return None
+    link = None
+    if last:
+        number = int.from_bytes(start[_FORM_AT + 1 :], "big")
+        seq = None if number == NO_NUMBER else number
+        link = Link(last[0], seq, bool(form & _STAYS))
+    return Mark(link, joined, bool(form & _KNOWS))
+
+
+def chosen_refs(header: Header) -> tuple[ItemRef, ...]:
+    """The references that an author chose: those of the chain apart."""
+    mark = read_mark(header)
+    if mark is None:
+        return header.refs
+    return header.refs[: len(header.refs) - mark.joined - (mark.link is not None)]
 
 
 class AlarmKind(StrEnum):
@@ -244,6 +272,8 @@ class Chain:
         return self._raise(Alarm(kind, item, seq, envelope.author, envelope.id))
 
     def _may_be_forgotten(self, seq: int, link: Link) -> bool:
+        if link.stays:
+            return False
         if self._numbered and link.seq is not None:
             return link.seq in self._forgotten
         return self._forgotten.any_below(seq)
