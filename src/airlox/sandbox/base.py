@@ -196,7 +196,8 @@ class SandboxOptions:
     folders keep out of their way. `builder` is a builder of `local`, None: the first that works.
     `image` and `container_runtime` are for containers. `allow_userns` lets a command make user
     namespaces (browsers do); `memory_back_stop` limits the data of each process where no cgroup
-    limits memory (AddressSanitizer needs it off). `network` and `hosts` are what plans will ask for.
+    limits memory (AddressSanitizer needs it off). `network` and `hosts` are what plans will ask
+    for.
     """
 
     state_dir: Path
