@@ -120,7 +120,9 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             limits=limits,
             toolchains=(Mount(Path(sys.base_prefix), sys.base_prefix),),
             network=Network(request.get("network", "off")),
-            **places,
+            work=places["work"],
+            out=places["out"],
+            home=places["home"],
         )
         cancel = asyncio.Event()
         if "cancel_after_s" in request:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.sandbox.linux import launch
+from airlox.sandbox.linux import launched
 from airlox.sandbox.linux.blueprint import Blueprint, decode, encode
 
 _STEP = st.one_of(
@@ -54,18 +54,18 @@ def test_a_field_too_few_or_too_many_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("ready", launch.Told("ready")),
-        ("pid 42", launch.Told("pid", numbers=(42,))),
-        ("exit 256 9000", launch.Told("exit", numbers=(256, 9000))),
-        ("error userns 1 not permitted", launch.Told("error", "userns", (1,), "not permitted")),
-        ("error exec 2", launch.Told("error", "exec", (2,), "")),
+        ("ready", launched.Told("ready")),
+        ("pid 42", launched.Told("pid", numbers=(42,))),
+        ("exit 256 9000", launched.Told("exit", numbers=(256, 9000))),
+        ("error userns 1 not permitted", launched.Told("error", "userns", (1,), "not permitted")),
+        ("error exec 2", launched.Told("error", "exec", (2,), "")),
     ],
 )
-def test_lines(line: str, told: launch.Told) -> None:
-    assert launch.parse_line(line) == told
+def test_lines(line: str, told: launched.Told) -> None:
+    assert launched.parse_line(line) == told
 
 
 @pytest.mark.parametrize("line", ["pid", "pid x", "exit 1", "error userns x y", "error", "hello"])
 def test_a_line_of_no_known_form_is_an_error(line: str) -> None:
     with pytest.raises(ValueError):
-        launch.parse_line(line)
+        launched.parse_line(line)

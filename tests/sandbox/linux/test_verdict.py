@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airlox.sandbox.base import Cause, Layer, Limits
-from airlox.sandbox.linux.launch import Told
+from airlox.sandbox.linux.launched import Told
 from airlox.sandbox.linux.verdict import Seen, judge
 from airlox.sandbox.local import _first_missing
 from airlox.sandbox.supervise import Reason

@@ -6,7 +6,7 @@ the new pid namespace. Order matters:
 1. Started as root, it takes every mount source as a detached clone first, because the job's uid
    may not reach it (an interpreter below a private home), and then puts that uid on for good.
 2. Only then it unshares, so that no process of the sandbox ever has kernel uid 0.
-3. It forks pid 1 (`keeper.py`), which builds the root and starts the job.
+3. It forks pid 1 (`keeper.py`), which starts the job and builds its root (`root.py`).
 
 What happened is told in lines on the info pipe: `pid N`, `error STEP ERRNO TEXT`.
 """
@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import os
 
-from airlox.sandbox.linux import keeper, syscalls
+from airlox.sandbox.linux import keeper, root, syscalls
 from airlox.sandbox.linux.blueprint import Blueprint, decode
 from airlox.sandbox.linux.talk import StepFailed, failures_told, run_step, tell
 
 _SIGKILL = 9
 _NO_FD = 0x7FFFFFFF
-_NAME = b"airlox-sandbox"
 _KINDS = {"d": 0o040000, "f": 0o100000, "c": 0o020000}
 
 
@@ -40,19 +39,9 @@ def die_with(parent_pid: int) -> None:
         os._exit(1)
 
 
-def _hide_command_line() -> None:
-    """A job can read the command line of pid 1; it need not learn where our interpreter lies."""
-    fd = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
-    fields = os.read(fd, 4096).rpartition(b")")[2].split()
-    os.close(fd)
-    start, end = int(fields[45]), int(fields[46])
-    syscalls.overwrite(start, _NAME.ljust(end - start, b"\0"))
-    syscalls.set_process_name(_NAME)
-
-
 def _launch(blueprint: Blueprint) -> None:
     die_with(blueprint.parent_pid)
-    run_step("name", _hide_command_line)
+    run_step("name", keeper.hide_command_line)
     clones: dict[int, int] = {}
     if blueprint.uid >= 0:
         clones = take_clones(blueprint)
@@ -63,7 +52,7 @@ def _launch(blueprint: Blueprint) -> None:
     die_with(blueprint.parent_pid)
     pid = os.fork()
     if pid == 0:
-        keeper.main(blueprint, clones)
+        keeper.main(blueprint, lambda: root.build(blueprint, clones))
     _wait(blueprint, pid)
 
 

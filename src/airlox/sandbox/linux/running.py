@@ -11,11 +11,11 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from airlox.errors import SandboxError
 from airlox.sandbox import probe as causes
 
 if TYPE_CHECKING:
-    from airlox.sandbox.linux import launch
+    from airlox.errors import SandboxError
+    from airlox.sandbox.linux.launched import Launched, Told
 
 _READY_WITHIN_S = 15.0
 
@@ -27,7 +27,7 @@ class RunningJob:
     killed together with its keeper.
     """
 
-    def __init__(self, launched: launch.Launched) -> None:
+    def __init__(self, launched: Launched) -> None:
         self._launched = launched
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -38,7 +38,7 @@ class RunningJob:
         self._started_at = self._ended_at = 0.0
         self.status: int | None = None
         self.largest_bytes: int | None = None
-        self.not_executed: launch.Told | None = None
+        self.not_executed: Told | None = None
         self._loop.add_reader(launched.info_fd, self._listen)
         self._watch_pids()
 
@@ -100,7 +100,7 @@ class RunningJob:
         if not more:
             self._loop.remove_reader(self._launched.info_fd)
 
-    def _hear(self, told: launch.Told) -> None:
+    def _hear(self, told: Told) -> None:
         if told.word == "pid":
             self._launched.meet_keeper(told.numbers[0])
             self._watch_pids()
@@ -128,11 +128,13 @@ class RunningJob:
         self._loop.remove_reader(fd)
         self._watched.discard(fd)
         if self._watched:
+            if not self._ready.done():  # half of a sandbox is none
+                self._launched.kill()
             return
         if not self._gone.is_set():
             self._gone.set()
             self._listen_to_the_rest()
-            self._fail(SandboxError("the launcher ended without a word"))
+            self._fail(self._launched.last_words())
             self._end()
 
     def _listen_to_the_rest(self) -> None:

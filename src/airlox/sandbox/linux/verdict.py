@@ -11,7 +11,7 @@ from airlox.sandbox.base import Cause, Outcome
 
 if TYPE_CHECKING:
     from airlox.sandbox.base import Limits
-    from airlox.sandbox.linux.launch import Told
+    from airlox.sandbox.linux.launched import Told
     from airlox.sandbox.supervise import Reason
 
 _NOT_FOUND = 127

@@ -1,0 +1,105 @@
+"""What stands around every command of one sandbox: from a `Plan` to a `Blueprint`.
+
+The same for each builder; how the blueprint is carried out is theirs. Looks at the host as far as
+`layout.py` does, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airlox.sandbox import probe as causes
+from airlox.sandbox.base import Layer, Network
+from airlox.sandbox.linux import landlock, layout, seccomp, syscalls
+from airlox.sandbox.linux.blueprint import Blueprint
+
+if TYPE_CHECKING:
+    from airlox.sandbox.base import Layout, Plan, SandboxOptions
+    from airlox.sandbox.linux.cgroups import CgroupDriver
+    from airlox.sandbox.linux.jobuser import JobUser
+    from airlox.sandbox.linux.launched import Ends
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The descriptors a launcher hands on: the job's output and its open `cgroup.procs` files."""
+
+    stdout_fd: int
+    stderr_fd: int
+    cgroup_fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """The walls of one sandbox. `user` is put on, None: ours stays. `without` is for tests only."""
+
+    options: SandboxOptions
+    layout: Layout
+    user: JobUser | None = None
+    without: frozenset[str] = frozenset()
+
+    def blueprint(self, plan: Plan, given: Given, ends: Ends) -> Blueprint:
+        """The orders for one command.
+
+        Raises:
+            SandboxError: a toolchain or the network cannot be had as the plan wants it.
+        """
+        return Blueprint(
+            argv=tuple(os.fsencode(word) for word in plan.argv),
+            cgroup_fds=given.cgroup_fds,
+            control_fd=ends.control_fd,
+            cwd=os.fsencode(plan.cwd),
+            env=tuple((os.fsencode(name), os.fsencode(value)) for name, value in plan.env),
+            filter=b"" if "seccomp" in self.without else seccomp.compile_filter(syscalls.MACHINE),
+            gid=self.user.gid if self.user else -1,
+            go_fd=ends.go_fd,
+            host_network=self._host_network(plan.network),
+            info_fd=ends.info_fd,
+            landlock_abi=self.landlock_abi(),
+            no_new_privs=True,
+            parent_pid=os.getpid(),
+            rlimits=layout.rlimits(plan.limits, memory_back_stop=not given.cgroup_fds),
+            steps=layout.steps(plan, where=self.layout),
+            uid=self.user.uid if self.user else -1,
+            userns_limit="userns_limit" not in self.without,
+            writable=layout.writable(self.layout),
+        )
+
+    def landlock_abi(self) -> int:
+        """The version that is put on; 0 for none."""
+        if "landlock" in self.without:
+            return 0
+        return min(syscalls.landlock_abi(), landlock.NEWEST_ABI)
+
+    def layers(self, driver: CgroupDriver | None) -> tuple[Layer, ...]:
+        """Every layer, on the condition that a trial passed."""
+        abi = self.landlock_abi()
+        uid = self.user.uid if self.user else os.getuid()
+        return (
+            Layer("uid", True, f"jobs run as uid {uid}"),
+            Layer("userns", True, "user, mount, pid, ipc, uts and cgroup namespaces"),
+            Layer("network", True, "own network with loopback, unless the job may use the host's"),
+            Layer("mounts", True, "read-only system; work, out, home and tmp writable"),
+            Layer("capabilities", True, "none; no new privileges"),
+            Layer("seccomp", True, f"version {seccomp.VERSION}"),
+            Layer("landlock", True, f"ABI {abi}") if abi else _off("landlock", "landlock_off"),
+            Layer("rlimits", True, "core, file size, open files, locked memory, processes"),
+            Layer("cgroup", True, f"version {driver.version}: memory and processes")
+            if driver
+            else _off("cgroup", "cgroup_none"),
+            Layer("watcher", True, "time, disk, and memory where no cgroup limits it"),
+        )
+
+    def _host_network(self, network: Network) -> bool:
+        if network is Network.OFF:
+            return False
+        if self.landlock_abi() < landlock.SCOPE_ABI:
+            raise causes.refusal("network_host")
+        return True
+
+
+def _off(name: str, code: str) -> Layer:
+    cause, remedy = causes.remedy(code)
+    return Layer(name, False, cause, code, remedy)
