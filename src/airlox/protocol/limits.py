@@ -88,3 +88,12 @@ ALARMS: Final = 100
 """A reader keeps so many signs of a relay that lies; beyond it counts them."""
 FORGOTTEN_RANGES: Final = 1000
 """Ranges in one `forgotten` event. Relays count on it when they read their logs: it stays."""
+
+# audit trails
+TRAIL_LINE_BYTES: Final = 8 * MIB
+"""The longest is a manifest, escaped, or the list of what was forgotten at one time."""
+TRAIL_ITEMS: Final = 500_000
+"""What is kept of each item of a trail while it is checked takes some 400 bytes."""
+TRAIL_PEOPLE: Final = 10_000
+TRAIL_PROBLEMS: Final = 1000
+"""Problems of a trail that are listed; others are counted."""
