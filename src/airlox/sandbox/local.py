@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox import probe as causes
-from airlox.sandbox.base import Cause, Layer, Limits, Outcome, Plan, Report
+from airlox.sandbox.base import Cause, Layer, Limits, Network, Outcome, Plan, Report
 from airlox.sandbox.linux import builders, jobuser, layout, syscalls, trial
 from airlox.sandbox.linux.cgroups import Cgroup, CgroupDriver, open_driver
 from airlox.sandbox.linux.running import RunningJob
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airlox.sandbox.base import Layout, OutputSink, SandboxOptions
     from airlox.sandbox.linux.builders import Builder
     from airlox.sandbox.linux.launched import Launched
+    from airlox.sandbox.linux.outlet import Outlet
 
 _GONE_WITHIN_S = 10.0
 _GROUP_GONE_WITHIN_S = 1.0
@@ -110,10 +111,15 @@ class LocalSandbox:
             group = self._make_group(plan.limits)
             if group is not None:
                 stack.callback(group.remove, within_s=_GROUP_GONE_WITHIN_S)
-            launched = stack.enter_context(self._launch(plan, pipes, group))
+            outlet = _outlet(plan, stack)
+            launched = stack.enter_context(self._launch(plan, pipes, group, outlet))
             pipes.start()
             job = stack.enter_context(RunningJob(launched))
-            outcome = await self._see_through(job, plan, cancel, group, on_started)
+            outcome = Outcome(Cause.CANCELLED)
+            if await job.became_ready(cancel):
+                async with outlet.proxy() if outlet else contextlib.nullcontext() as proxy:
+                    outcome = await self._see_through(job, plan, cancel, group, on_started)
+                outcome = replace(outcome, egress=proxy.seen() if proxy else None)
             pipes.finish()
             if group is not None:
                 await asyncio.to_thread(group.remove, within_s=_GROUP_GONE_WITHIN_S)
@@ -127,8 +133,6 @@ class LocalSandbox:
         group: Cgroup | None,
         on_started: Callable[[int], None] | None,
     ) -> Outcome:
-        if not await job.became_ready(cancel):
-            return Outcome(Cause.CANCELLED)
         if on_started is not None:
             on_started(job.keeper_pid)
         job.go()
@@ -188,11 +192,23 @@ class LocalSandbox:
             name, memory_bytes=limits.memory_bytes, processes=limits.processes
         )
 
-    def _launch(self, plan: Plan, pipes: OutputPipes, group: Cgroup | None) -> Launched:
+    def _launch(
+        self, plan: Plan, pipes: OutputPipes, group: Cgroup | None, outlet: Outlet | None
+    ) -> Launched:
         assert self._builder is not None
         with contextlib.ExitStack() as stack:
-            given = Given(pipes.stdout_fd, pipes.stderr_fd, _open_groups(group, stack))
+            door_fd = outlet.door_fd if outlet else -1
+            given = Given(pipes.stdout_fd, pipes.stderr_fd, _open_groups(group, stack), door_fd)
             return trial.start(self._builder, self._walls, plan, given)
+
+
+def _outlet(plan: Plan, stack: contextlib.ExitStack) -> Outlet | None:
+    """The way out of a command whose network is an allow list."""
+    if plan.network is not Network.ALLOW_LIST:
+        return None
+    from airlox.sandbox.linux.outlet import Outlet  # most runners have no use for it
+
+    return stack.enter_context(Outlet(plan.hosts))
 
 
 def _seen(job: RunningJob, group: Cgroup | None, watch: Watch) -> Seen:

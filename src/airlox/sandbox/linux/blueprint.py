@@ -26,8 +26,9 @@ class Blueprint:
 
     `uid` and `gid` are put on before anything is unshared; -1 keeps the caller's own. Descriptors:
     `info_fd` takes lines from us, `go_fd` gives one byte when the job may start, `control_fd` is
-    watched by the keeper, `cgroup_fds` are open `cgroup.procs` files. An empty `argv` is a trial:
-    everything is built, nothing is run.
+    watched by the keeper, `cgroup_fds` are open `cgroup.procs` files, the door of the job's network
+    leaves through `door_fd` (-1: it has none). An empty `argv` is a trial: everything is built,
+    nothing is run.
     """
 
     __slots__ = FIELDS = (
@@ -35,6 +36,7 @@ class Blueprint:
         "cgroup_fds",
         "control_fd",
         "cwd",
+        "door_fd",
         "env",
         "filter",
         "gid",
@@ -43,6 +45,7 @@ class Blueprint:
         "info_fd",
         "landlock_abi",
         "no_new_privs",
+        "output_fds",
         "parent_pid",
         "rlimits",
         "steps",
@@ -55,6 +58,7 @@ class Blueprint:
     cgroup_fds: tuple[int, ...]
     control_fd: int
     cwd: bytes
+    door_fd: int
     env: tuple[tuple[bytes, bytes], ...]
     filter: bytes
     gid: int
@@ -63,6 +67,7 @@ class Blueprint:
     info_fd: int
     landlock_abi: int
     no_new_privs: bool
+    output_fds: tuple[int, int]
     parent_pid: int
     rlimits: tuple[tuple[int, int], ...]
     steps: tuple[Step, ...]

@@ -15,9 +15,9 @@ import os
 import resource
 import select
 
-from airlox.sandbox.linux import stage, syscalls
+from airlox.sandbox.linux import doorway, stage, syscalls
 from airlox.sandbox.linux.blueprint import Blueprint
-from airlox.sandbox.linux.talk import failures_told, tell
+from airlox.sandbox.linux.talk import failures_told, run_step, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def main(blueprint: Blueprint, build_root: Callable[[], None]) -> None:
     """Be pid 1. Never returns."""
     with failures_told(blueprint.info_fd):
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, _SIGKILL)
+        run_step("door", doorway.open_door, blueprint.door_fd)
         signals = syscalls.block_signal(syscalls.SIGCHLD)
         built_fd, tell_built_fd = os.pipe()
         pid = os.fork()

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from airlox.sandbox.linux.walls import Given, Walls
 
 # In the order in which they import each other.
-_MODULES = ("blueprint", "talk", "syscalls", "landlock", "stage", "keeper", "root", "own")
+_MODULES = (
+    "blueprint",
+    "talk",
+    "syscalls",
+    "landlock",
+    "stage",
+    "doorway",
+    "keeper",
+    "root",
+    "own",
+)
 
 
 class Own:
@@ -40,7 +50,7 @@ class Own:
                 stdin=lines.lend_file(program(_MODULES) + encode(blueprint)),
                 stdout=given.stdout_fd,
                 stderr=given.stderr_fd,
-                pass_fds=(*lines.theirs, *given.cgroup_fds),
+                pass_fds=(*lines.theirs, *given.inherited),
                 cwd="/",
                 env={},
                 start_new_session=True,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from airlox.sandbox.linux import keeper, root, syscalls
+from airlox.sandbox.linux import doorway, keeper, root, syscalls
 from airlox.sandbox.linux.blueprint import Blueprint, decode
 from airlox.sandbox.linux.talk import StepFailed, failures_told, run_step, tell
 
@@ -42,6 +42,7 @@ def die_with(parent_pid: int) -> None:
 def _launch(blueprint: Blueprint) -> None:
     die_with(blueprint.parent_pid)
     run_step("name", keeper.hide_command_line)
+    doorway.make_ready(blueprint.door_fd)
     clones: dict[int, int] = {}
     if blueprint.uid >= 0:
         clones = take_clones(blueprint)

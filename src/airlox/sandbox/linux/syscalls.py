@@ -106,6 +106,11 @@ def unshare(flags: int) -> None:
     _call("unshare", ctypes.c_int(flags))
 
 
+def enter_namespace(fd: int, kind: int) -> None:
+    """Move this thread into the namespace behind a descriptor, which must be of this kind."""
+    _call("setns", ctypes.c_int(fd), ctypes.c_int(kind))
+
+
 def prctl(option: int, argument: int = 0) -> None:
     _call("prctl", *(ctypes.c_ulong(word) for word in (option, argument, 0, 0, 0)))
 

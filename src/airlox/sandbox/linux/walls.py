@@ -24,11 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The descriptors a launcher hands on: the job's output and its open `cgroup.procs` files."""
+    """The descriptors a launcher hands on: the job's output, its open `cgroup.procs` files, and
+    the end through which the door of its network leaves, -1 for none."""
 
     stdout_fd: int
     stderr_fd: int
     cgroup_fds: tuple[int, ...] = ()
+    door_fd: int = -1
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Those that keep their number."""
+        return self.cgroup_fds if self.door_fd < 0 else (*self.cgroup_fds, self.door_fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Walls:
             cgroup_fds=given.cgroup_fds,
             control_fd=ends.control_fd,
             cwd=os.fsencode(plan.cwd),
+            door_fd=given.door_fd,
             env=tuple((os.fsencode(name), os.fsencode(value)) for name, value in plan.env),
             filter=b"" if "seccomp" in self.without else seccomp.compile_filter(syscalls.MACHINE),
             gid=self.user.gid if self.user else -1,
@@ -59,6 +67,7 @@ class Walls:
             info_fd=ends.info_fd,
             landlock_abi=self.landlock_abi(),
             no_new_privs=True,
+            output_fds=(given.stdout_fd, given.stderr_fd),
             parent_pid=os.getpid(),
             rlimits=layout.rlimits(plan.limits, memory_back_stop=not given.cgroup_fds),
             steps=layout.steps(plan, where=self.layout),
@@ -93,7 +102,7 @@ class Walls:
         )
 
     def _host_network(self, network: Network) -> bool:
-        if network is Network.OFF:
+        if network is not Network.ON:
             return False
         if self.landlock_abi() < landlock.SCOPE_ABI:
             raise causes.refusal("network_host")
