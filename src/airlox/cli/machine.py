@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 KINDS = ("python", "shell")
 FEATURES = ("history", "live", "trees")
-DEFAULT_RUNTIME = "python3.12"
 _JOB_TIMEOUT_S = 1800
 _JOB_MEMORY_MB = 4096
 _ITEM_MB = 100
@@ -99,7 +98,10 @@ def _add_add(actions: options.Actions) -> None:
     jobs = parser.add_argument_group("jobs")
     jobs.add_argument("--network", action="store_true", help="let jobs reach the network")
     jobs.add_argument(
-        "--runtime", default=DEFAULT_RUNTIME, metavar="PYTHON", help=f"[{DEFAULT_RUNTIME}]"
+        "--runtime",
+        default=options.DEFAULT_RUNTIME,
+        metavar="PYTHON",
+        help=f"[{options.DEFAULT_RUNTIME}]",
     )
     jobs.add_argument(
         "--job-timeout",

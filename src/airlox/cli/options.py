@@ -33,6 +33,8 @@ DESCRIPTION = "AIRLOX_DESCRIPTION"
 CACHE_DIR = "AIRLOX_CACHE_DIR"
 WORK_ROOT = "AIRLOX_WORK_ROOT"
 
+DEFAULT_RUNTIME = "python3.12"
+"""The Python of sessions that are made for machines."""
 INVITE_BYTES = 8 * 1024
 _FOREVER_S = 10 * 365 * 86_400
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}

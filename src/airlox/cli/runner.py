@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airlox.cli import join, opening, options
+from airlox.cli import doctor, join, opening, options
 from airlox.cli.output import Voice
 
 TYPE_CHECKING = False
@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 
     from airlox.cli.options import Parser
 
+_MODULES = {"join": join, "doctor": doctor}
+"""Actions with a file of their own, in the order of the help."""
+
 
 def add_arguments(parser: Parser, command: str) -> bool:
     actions = options.Actions(parser)
-    join.add_arguments(actions)
+    for module in _MODULES.values():
+        module.add_arguments(actions)
     leaf = actions.add("list", "List the runners of a session", example="airlox runner list")
     options.add_invite_flags(leaf)
     leaf = actions.add(
@@ -39,8 +43,8 @@ def add_arguments(parser: Parser, command: str) -> bool:
 
 
 def run(args: Namespace, voice: Voice) -> int:
-    if args.action == "join":
-        return join.run(args, voice)
+    if args.action in _MODULES:
+        return _MODULES[args.action].run(args, voice)
     with opening.open_session(args, voice) as session:
         if args.action == "list":
             _list([*session.runners()], voice)

@@ -5,12 +5,15 @@ Nothing weaker is ever put in place of what was asked for.
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Final
 
+from airlox.errors import UsageError
 from airlox.runner import facts
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
+from airlox.runner.workspace import open_way
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Network, Report, Sandbox, SandboxOptions
 
@@ -61,3 +64,25 @@ def in_one_line(report: Report) -> str:
     standing = ", ".join(on) or "nothing"
     text = f"sandbox {report.sandbox}, built by {report.builder}: {standing}"
     return f"{text}; off: {', '.join(off)}" if off else text
+
+
+def passes_through(options: RunnerOptions, sandbox: Sandbox) -> bool:
+    """Whether jobs come to their folders by the folders' own paths, as another user."""
+    return options.sandbox == facts.PROCESS and sandbox.owner() is not None
+
+
+def open_ways(options: RunnerOptions, folder: Path) -> None:
+    """Let the jobs of `passes_through` come to a folder below the work root.
+
+    Raises UsageError when a folder above ours is in its way.
+    """
+    ours = (folder, *(path for path in folder.parents if path.is_relative_to(options.jobs_root)))
+    for path in ours:
+        open_way(path)
+    for path in options.jobs_root.parents:
+        if not path.stat().st_mode & stat.S_IXOTH:
+            raise UsageError(
+                f"jobs run as {options.job_user}, who may not pass through {path}",
+                code="work_root_closed",
+                hint="name a folder with an open way by --work-root, such as /srv/airlox",
+            )

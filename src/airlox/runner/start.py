@@ -7,7 +7,6 @@ and last of all the join: nothing is said in the session by a runner that could 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -25,7 +24,7 @@ from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest, parse_manifest
 from airlox.runner import facts
 from airlox.runner.bench import Bench
-from airlox.runner.confinement import open_tried
+from airlox.runner.confinement import open_tried, open_ways, passes_through
 from airlox.runner.link import Link
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
@@ -33,7 +32,7 @@ from airlox.runner.packages import NO_RUNTIME, PythonSupply
 from airlox.runner.patience import patiently
 from airlox.runner.spool import Spool
 from airlox.runner.threads import Threads
-from airlox.runner.workspace import Workspaces, open_way
+from airlox.runner.workspace import Workspaces
 from airlox.sandbox.collect import remove_tree
 from airlox.sandbox.sweep import StateFolder, lock_state
 
@@ -93,9 +92,9 @@ def _prepare(
     if swept.jobs:
         say(Note("warning", f"ended what an earlier runner left of {len(swept.jobs)} job(s)"))
     owner = sandbox.owner()
-    passable = options.sandbox == facts.PROCESS and owner is not None
+    passable = passes_through(options, sandbox)
     if passable:
-        _open_ways(options, folder)
+        open_ways(options, folder)
     workspaces = Workspaces(
         state,
         folder,
@@ -124,7 +123,7 @@ def _prepare(
         state=state,
         workspaces=workspaces,
         python=python,
-        spool=Spool(folder, link.api.post_item, link.api.pause),
+        spool=Spool(folder, link.outbox.post_frame, link.api.pause),
         threads=Threads(slots),
         redactions=_redactions(options),
     )
@@ -226,23 +225,6 @@ def _must_rejoin(link: Link, profile: Profile) -> bool:
 
 
 # ── this machine ─────────────────────────────────────────────────────────────────────────────
-
-
-def _open_ways(options: RunnerOptions, folder: Path) -> None:
-    """Without walls a job comes to its folders by their own paths, as another user.
-
-    Raises UsageError when a folder above ours is in its way.
-    """
-    ours = (folder, *(path for path in folder.parents if path.is_relative_to(options.jobs_root)))
-    for path in ours:
-        open_way(path)
-    for path in options.jobs_root.parents:
-        if not path.stat().st_mode & stat.S_IXOTH:
-            raise UsageError(
-                f"jobs run as {options.job_user}, who may not pass through {path}",
-                code="work_root_closed",
-                hint="name a folder with an open way by --work-root, such as /srv/airlox",
-            )
 
 
 def _supply(
