@@ -102,7 +102,7 @@ class TestClock:
 
 
 def test_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     assert checks.check_uv(str(tmp_path)).code == "uv_missing"
     (tmp_path / "uv").touch(0o755)
     assert checks.check_uv("/nonexistent").state is State.OK

@@ -44,7 +44,8 @@ def add_arguments(parser: Parser, command: str) -> bool:
 
 def run(args: Namespace, voice: Voice) -> int:
     if args.action in _MODULES:
-        return _MODULES[args.action].run(args, voice)
+        code: int = _MODULES[args.action].run(args, voice)
+        return code
     with opening.open_session(args, voice) as session:
         if args.action == "list":
             _list([*session.runners()], voice)
