@@ -37,12 +37,14 @@ if TYPE_CHECKING:
         ValidationError,
         WaitTimeout,
     )
+    from airlox.protocol.audit import AuditReport, verify_audit
     from airlox.protocol.item import ItemRef
     from airlox.protocol.view import Item
 
 __all__ = [
     "AirloxError",
     "AsyncSession",
+    "AuditReport",
     "ConnectionLost",
     "DecryptError",
     "Item",
@@ -64,10 +66,12 @@ __all__ = [
     "UsageError",
     "ValidationError",
     "WaitTimeout",
+    "verify_audit",
 ]
 
 _HOMES = {
     "AsyncSession": "airlox.client.aio",
+    "AuditReport": "airlox.protocol.audit",
     "Item": "airlox.protocol.view",
     "ItemRef": "airlox.protocol.item",
     "Job": "airlox.client.jobs",
@@ -76,6 +80,7 @@ _HOMES = {
     "Result": "airlox.client.jobs",
     "Runner": "airlox.client.shown",
     "Session": "airlox.client.session",
+    "verify_audit": "airlox.protocol.audit",
 }
 """Where each public name lives; what is not listed is an error class."""
 

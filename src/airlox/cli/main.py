@@ -5,6 +5,7 @@
 | 0    | done                                                                  |
 | 1    | an error, said on standard error; a job that did not complete         |
 | 2    | the command line makes no sense                                       |
+| 65   | `audit verify`: something is wrong with the trail                     |
 | 75   | no result yet                                                         |
 | 78   | this machine cannot build the sandbox that was asked for              |
 | 130  | interrupted                                                           |
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+EXIT_NOT_VERIFIED = 65
 EXIT_NO_RESULT = 75
 EXIT_NO_SANDBOX = 78
 EXIT_INTERRUPTED = 130
@@ -45,6 +47,7 @@ COMMANDS = {
     "job": ("job", "ls: the jobs of a session"),
     "runner": ("runner", "join, list, approve, reject: what runs jobs"),
     "session": ("session", "create, info, invites, revoke, audit, close"),
+    "audit": ("audit", "verify: check a session's audit trail, without a relay"),
     "send": ("send", "text, file: send to a session"),
     "items": ("items", "print what a session holds"),
     "watch": ("items", "print what arrives in a session"),

@@ -252,7 +252,7 @@ class TrailCheck:
             people=tuple(map(_person_of, self._people.values())),
             items=len(self._items),
             jobs=tuple(_job_of(*each) for each in self._jobs.items()),
-            linked=self._chain.linked - self._chain.counted_forgotten,
+            linked=sum(person.linked for person in self._people.values()),
             unchained=self._chain.unchained,
             maybe_forgotten=self._chain.counted_forgotten,
             is_numbered=self._last_seq is not None,
