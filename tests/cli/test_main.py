@@ -23,6 +23,7 @@ from airlox.errors import (
 )
 
 ACTIONS = {
+    "audit": ("verify",),
     "session": ("create", "info", "invites", "revoke", "audit", "close"),
     "send": ("text", "file"),
     "job": ("ls",),
