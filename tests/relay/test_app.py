@@ -14,7 +14,7 @@ from airlox.protocol import wire
 from airlox.protocol.encoding import SessionId, b64u_encode, new_item_id
 from airlox.protocol.keys import Role
 from airlox.protocol.manifest import Manifest, Mode, parse_manifest
-from airlox.relay import routes, service, state
+from airlox.relay import audit, service, state
 from airlox.relay.config import Config
 from support.clock import Clock
 from support.relay import (
@@ -356,7 +356,7 @@ def test_a_full_memory_is_said_before_it_is_full() -> None:
 
 
 def test_a_long_audit_trail_comes_whole(owner: Member) -> None:
-    items = [owner.say(f"{n}") for n in range(routes.AUDIT_ENTRIES + 5)]
+    items = [owner.say(f"{n}") for n in range(audit.ENTRIES_AT_ONCE + 5)]
     lines = owner.get(wire.audit(owner.sid)).body.splitlines()
     posted = [json.loads(line)["envelope"] for line in lines if b'"event":"item"' in line]
     assert posted == [item.envelope for item in items]

@@ -24,9 +24,8 @@ from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
-from airlox.relay.audit import audit_lines
+from airlox.relay.audit import trail_parts
 from airlox.relay.entities import Job
-from airlox.relay.records import AnyRecord
 from airlox.relay.service import Core
 from airlox.relay.state import Session
 
@@ -130,31 +129,23 @@ class History:
         await self._core.store.rewrite(session.id, rewrite, then)
 
     async def _export(self, session: Session, jobs: Sequence[Job]) -> None:
+        """Writes down what is about to be forgotten, with all that it is checked by.
+
+        Raises StorageError.
+        """
         folder = self._core.config.audit_dir
         if folder is None:
             return
         entries = await self._core.store.read(session.id)
-        items = {item for job in jobs for item in (job.id, *job.others)}
+        items = {job.id: job.others for job in jobs}
+        parts = [part async for part in trail_parts(self._core, session, entries, items)]
         path = os.path.join(folder, f"{session.id}-{self._core.clock.now_ms()}.jsonl")
-        await asyncio.to_thread(_save_trail, path, entries, items)
+        await asyncio.to_thread(_save_trail, path, parts)
 
 
-def _save_trail(path: str, entries: list[bytes], items: set[ItemId]) -> None:
-    """Writes down what is about to be forgotten, with the manifest, joins and approvals that it is
-    checked by. Raises StorageError."""
-    concerned = []
-    for entry in entries:
-        named = _named(records.decode(entry))
-        if not named or not items.isdisjoint(named):
-            concerned.append(entry)
+def _save_trail(path: str, parts: Sequence[bytes]) -> None:
     safefs.make_private_dir(os.path.dirname(path))
-    safefs.write_private(path, audit_lines(concerned))
-
-
-def _named(record: AnyRecord) -> tuple[ItemId, ...]:
-    """The item or job a record is about."""
-    found = getattr(record, "item", None) or getattr(record, "job", None)
-    return () if found is None else (ItemId(found),)
+    safefs.write_private(path, b"".join(parts))
 
 
 # ── the log ──────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +178,7 @@ def without_forgotten(entries: Iterable[bytes], gaps: Sequence[tuple[int, int]])
                 pass  # a job's packs may have come before the job
             case records.Posted() if ItemId(record.item) in gone:
                 gone.discard(ItemId(record.item))
-            case _ if gone.isdisjoint(_named(record)):
+            case _ if records.named_item(record) not in gone:
                 kept.append(entry)
     kept.reverse()
     return kept

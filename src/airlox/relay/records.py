@@ -160,3 +160,8 @@ def decode(entry: bytes) -> AnyRecord:
     """Raises msgspec.MsgspecError for bytes this version did not write."""
     record: AnyRecord = _DECODER.decode(entry)
     return record
+
+
+def named_item(record: AnyRecord) -> str | None:
+    """The item or job a record is about."""
+    return getattr(record, "item", None) or getattr(record, "job", None)

@@ -19,7 +19,7 @@ from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.wire import Headers
 from airlox.relay import live
-from airlox.relay.audit import audit_lines
+from airlox.relay.audit import trail_parts
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call
 from airlox.relay.entities import Participant
 from airlox.relay.history import events_page
@@ -32,7 +32,6 @@ from airlox.relay.store.base import BlobReader
 
 HEARTBEAT_BYTES: Final = 1024
 READ_BYTES: Final = 256 << 10
-AUDIT_ENTRIES: Final = 200
 
 Handler = Callable[[Relay, Call], Awaitable[None]]
 
@@ -96,9 +95,8 @@ async def audit(relay: Relay, call: Call) -> None:
         entries = await relay.core.audit(session, who)
         async with _time_to_send(relay, sum(map(len, entries))):
             await call.begin(200, ((b"content-type", b"application/x-ndjson"), NO_STORE))
-            for at in range(0, len(entries), AUDIT_ENTRIES):
-                part = entries[at : at + AUDIT_ENTRIES]
-                await call.send_part(await asyncio.to_thread(audit_lines, part))
+            async for part in trail_parts(relay.core, session, entries, {}):
+                await call.send_part(part)
             await call.finish()
 
 
