@@ -68,7 +68,7 @@ def test_a_relay_refuses_what_it_cannot_keep_and_goes_on_reading(disk: FrailDisk
             owner.post(wire.close(owner.sid)),
         ]
         for answer in answers:
-            assert answer.error == "503 busy"
+            assert answer.error == "507 disk_failed"
             assert "disk failed" in answer.json["message"]
 
         # Reading goes on, and so does every stream; of what was refused nobody hears.
@@ -78,7 +78,8 @@ def test_a_relay_refuses_what_it_cannot_keep_and_goes_on_reading(disk: FrailDisk
         with owner.stream() as events:
             seen = [events.until("item").data for _ in held]
         assert [text for text in held if any(json.dumps(text) in data for data in seen)] == held
-        assert http.ask("GET", wire.HEALTH).status == 200
+        health = http.ask("GET", wire.HEALTH)
+        assert (health.status, health.json["status"]) == (503, "disk_failed")
         assert relay.stop() == 0
 
         disk.mend()

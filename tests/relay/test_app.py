@@ -340,8 +340,8 @@ def test_the_audit_trail_tells_the_story_without_secrets(
 
 
 def test_audit_trails_at_one_time_are_bounded(owner: Member, relay: RelayThread) -> None:
-    gate = relay.relay.core.quotas.audits
-    with gate, gate:
+    quotas = relay.relay.core.quotas
+    with quotas.audit(), quotas.audit():
         assert owner.get(wire.audit(owner.sid)).error == "503 busy"
     assert owner.get(wire.audit(owner.sid)).status == 200
 

@@ -9,6 +9,7 @@ from typing import Any
 from airlox.protocol import wire
 from airlox.protocol.encoding import SessionId, new_item_id
 from airlox.protocol.keys import Role
+from airlox.relay.addresses import Origin
 from support.clock import Clock
 from support.relay import (
     Http,
@@ -148,6 +149,8 @@ def test_two_who_bring_the_same_blob_bring_it_once(
 
 class WholeBody:
     """The body of a request that has come already."""
+
+    origin = Origin("192.0.2.1", True)
 
     def __init__(self, data: bytes) -> None:
         self._parts = [data, b""]

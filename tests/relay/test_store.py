@@ -687,3 +687,38 @@ def contents(folder: Path) -> Iterator[bytes]:
                 yield path.read_bytes()
             except FileNotFoundError:
                 continue
+
+
+async def test_a_journal_that_takes_nothing_says_so_and_comes_back_by_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody posts to a relay that says it is not well: it must not wait for a post to recover."""
+    monkeypatch.setattr(disk_module, "RETRY_S", 0.01)
+    async with running(disk(folder)) as store:
+        await store.append(SID, [b"before"])
+        assert not store.is_failing()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_sync_data", fail)
+            patch.setattr("os.ftruncate", fail)
+            for _ in range(2):
+                with pytest.raises(StorageError) as caught:
+                    await store.append(SID, [b"refused"])
+                assert caught.value.code == "failed"
+            assert store.is_failing()
+        await until(lambda: not store.is_failing())
+        await store.append(SID, [b"after"])
+        assert await store.read(SID) == [b"before", b"after"]
+
+
+async def test_a_write_that_can_be_taken_back_is_a_passing_failure(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(disk(folder)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "_sync_data", fail)
+            with pytest.raises(StorageError) as caught:
+                await store.append(SID, [b"refused"])
+        assert caught.value.code == "storage"
+        assert not store.is_failing()
+        await store.append(SID, [b"after"])
+        assert await store.read(SID) == [b"after"]

@@ -200,6 +200,7 @@ STATUS_OF: Final = {
     "too_many_wants": 429,
     "busy": 503,
     "full": 507,
+    "disk_failed": 507,
 }
 """Every error code of the relay and the HTTP status it travels with."""
 

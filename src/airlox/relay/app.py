@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from typing import Final
 
 from airlox.protocol import wire
 from airlox.relay.call import Call, Disconnected, Receive, Scope, Send
+from airlox.relay.gates import Rate
 from airlox.relay.refusals import Refusal, answer_for
 from airlox.relay.relay import Relay
 from airlox.relay.routes import find_route
 
 log = logging.getLogger("airlox.relay")
 
+LOGGED_AT_ONCE: Final = 20
+LOGGED_PER_S: Final = 0.2
+"""Refusals that are logged, for each code: a flood of them is not to fill the disk."""
 _PREFIX = wire.SESSIONS + "/"
 
 
@@ -20,6 +25,7 @@ class App:
     def __init__(self, relay: Relay, version: str) -> None:
         self._relay = relay
         self._version = version
+        self._logged = Rate(relay.core.clock, per_s=LOGGED_PER_S, burst=LOGGED_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,7 +43,7 @@ class App:
         if path.startswith(_PREFIX):
             call.parts = path[len(_PREFIX) :].split("/")
         elif path == wire.HEALTH and call.method == "GET":
-            await call.answer_json({"status": "ok", "version": self._version})
+            await self._answer_health(call)
             return
         elif path != wire.SESSIONS:
             raise Refusal("not_found", "no such path")
@@ -46,12 +52,18 @@ class App:
             raise Refusal("not_found", "no such path, or not with this method")
         await handler(self._relay, call)
 
+    async def _answer_health(self, call: Call) -> None:
+        """`ok`, or 503 while nothing that is posted can be kept."""
+        is_failing = self._relay.core.store.is_failing()
+        word, status = ("disk_failed", 503) if is_failing else ("ok", 200)
+        await call.answer_json({"status": word, "version": self._version}, status)
+
     async def _answer_error(self, call: Call, error: Exception) -> None:
-        status, code, message = answer_for(error)
-        if status >= 500:
+        status, code, message, retry_after_s = answer_for(error)
+        if status >= 500 and self._logged.take(code):
             log.warning("refused", extra={"status": status, "code": code, "reason": message})
         if call.has_begun:
             # Half an answer cannot be taken back: the broken connection is the error.
             raise error
         with contextlib.suppress(Disconnected):
-            await call.answer_json({"error": code, "message": message}, status)
+            await call.answer_json({"error": code, "message": message}, status, retry_after_s)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from airlox.relay.addresses import Origin, origin_of
 from airlox.relay.config import Config
 from airlox.relay.refusals import Refusal
 
@@ -27,7 +28,6 @@ WHOLE_BODY: Final = "airlox.whole_body"
 JSON: Final = (b"content-type", b"application/json")
 NO_STORE: Final = (b"cache-control", b"no-store")
 MUCH_BYTES: Final = 64 << 10
-ADDRESS_CHARS: Final = 64
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     # for proxies on the way: neither keep nor compress it, and (nginx) pass each piece on at once
@@ -49,6 +49,13 @@ class RequestBody:
         self._config = config
         self._deadline = 0.0
         self.is_done = False
+
+    @property
+    def origin(self) -> Origin:
+        """Where the request comes from."""
+        client = self._scope.get("client")
+        peer = str(client[0]) if client else ""
+        return origin_of(peer, self._scope["headers"], behind_proxy=self._config.behind_proxy)
 
     def expect(self, size: int) -> None:
         """Allows the time that a body of `size` bytes may take."""
@@ -117,6 +124,10 @@ class Call:
     # ── the request ──────────────────────────────────────────────────────────────────────────
 
     @property
+    def origin(self) -> Origin:
+        return self.body.origin
+
+    @property
     def sid(self) -> str:
         return self.parts[0]
 
@@ -124,16 +135,6 @@ class Call:
     def id(self) -> str:
         """The item, job, runner or role the path names."""
         return self.parts[2]
-
-    def address(self, behind_proxy: bool) -> str:
-        """Where the request comes from. A proxy is believed when there is to be one, or when it
-        runs on this machine."""
-        client = self.scope.get("client")
-        peer = str(client[0]) if client else ""
-        if behind_proxy or peer in ("127.0.0.1", "::1"):
-            forwarded = self.header("x-forwarded-for") or peer
-            return forwarded.rpartition(",")[2].strip()[:ADDRESS_CHARS]
-        return peer
 
     def header(self, name: str) -> str | None:
         wanted = name.encode("ascii")
@@ -175,8 +176,11 @@ class Call:
 
     # ── the answer ───────────────────────────────────────────────────────────────────────────
 
-    async def answer_json(self, value: object, status: int = 200) -> None:
-        await self.answer(status, msgspec.json.encode(value), (JSON, NO_STORE))
+    async def answer_json(
+        self, value: object, status: int = 200, retry_after_s: int | None = None
+    ) -> None:
+        later = () if retry_after_s is None else ((b"retry-after", b"%d" % retry_after_s),)
+        await self.answer(status, msgspec.json.encode(value), (JSON, NO_STORE, *later))
 
     async def answer(
         self, status: int, data: bytes = b"", headers: tuple[tuple[bytes, bytes], ...] = ()

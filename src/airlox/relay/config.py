@@ -27,6 +27,7 @@ EVICTED_EVENTS_BYTES: Final = 2 * 96
 JOB_EVENTS_BYTES: Final = 4 * 256
 LEFT_EVENT_BYTES: Final = 160
 WANT_EVENTS_BYTES: Final = 2 * MIB
+RESULT_EVENTS_BYTES: Final = 2 * MIB
 
 
 class Bounds(NamedTuple):
@@ -62,6 +63,9 @@ class Config:
     )
     allow_never_expires: bool = _flag(True, "allow sessions that last until they are closed")
     max_sessions: int = _count(10_000, 1, 10_000_000, "sessions at one time")
+    max_sessions_per_address: int = _count(
+        1_000, 0, 10_000_000, "of these, sessions one address has made; 0 is no limit"
+    )
     max_session_bytes: int = _count(2 * GIB, 1, 1 << 50, "bytes one session may hold")
     max_clock_ahead_s: int = _count(
         600, 0, 86_400, "how far a new session's clock may be ahead of the relay's"
@@ -74,6 +78,9 @@ class Config:
     max_items: int = _count(20_000, 1, 40_000, "items of one session")
     max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
     max_item_bytes: int = _count(100 * MIB, 1, limits.ITEM_BYTES, "largest item of a session")
+    max_share_percent: int = _count(
+        75, 10, 100, "how much of a session's items and bytes one of several participants may fill"
+    )
     # what is forgotten of sessions with `history`
     history_s: int = _count(
         7 * 86_400, 1, 3_650 * 86_400, "age at which a finished job is forgotten"
@@ -85,6 +92,9 @@ class Config:
     )
     creates_per_minute: int = _count(60, 0, 1_000_000, "new sessions per address; 0 is no limit")
     joins_per_minute: int = _count(240, 0, 1_000_000, "joins per session; 0 is no limit")
+    joins_per_minute_per_address: int = _count(
+        120, 0, 1_000_000, "of these, joins from one address; 0 is no limit"
+    )
     posts_per_second: int = _count(
         5_000, 0, 1_000_000, "posts per participant, in bursts of twice as many; 0 is no limit"
     )
@@ -93,7 +103,16 @@ class Config:
     want_pause_s: int = _count(240, 0, 86_400, "time after which a request is announced again")
     # connections and transfers
     max_connections: int = _count(20_000, 1, 1_000_000, "connections at one time")
+    max_connections_per_address: int = _count(
+        2_000, 1, 1_000_000, "of these, connections of one address"
+    )
     max_streams: int = _count(10_000, 1, 1_000_000, "open streams at one time")
+    max_streams_per_session: int = _count(
+        5_000, 1, 1_000_000, "of these, open streams of one session"
+    )
+    max_streams_per_address: int = _count(
+        2_000, 1, 1_000_000, "of these, open streams of one address"
+    )
     max_streams_per_participant: int = _count(16, 1, 1_000, "open streams of one participant")
     stream_queue_bytes: int = _count(
         MIB, 64 * KIB, 64 * MIB, "bytes that may wait for one slow reader before it is cut"
@@ -103,6 +122,11 @@ class Config:
     )
     keepalive_s: int = _count(15, 1, 30, "pause between keepalives on a silent stream")
     max_transfers: int = _count(128, 1, 100_000, "large bodies under way at one time")
+    max_transfers_per_participant: int = _count(
+        16, 1, 100_000, "of these, large bodies of one participant"
+    )
+    max_transfers_per_session: int = _count(64, 1, 100_000, "of these, large bodies of one session")
+    max_transfers_per_address: int = _count(64, 1, 100_000, "of these, large bodies of one address")
     body_timeout_s: int = _count(30, 1, 3_600, "time for any body; large ones have more")
     min_bytes_per_second: int = _count(
         16 * KIB, 1, GIB, "slowest transfer that is waited for, in bytes per second"
@@ -166,6 +190,11 @@ class Config:
     @property
     def item_event_bytes(self) -> int:
         """Size of the event list up to which items and joins are taken."""
+        return self.result_event_bytes - RESULT_EVENTS_BYTES
+
+    @property
+    def result_event_bytes(self) -> int:
+        """Size of the event list up to which results of jobs under way are taken."""
         return self.want_event_bytes - WANT_EVENTS_BYTES
 
     @property
@@ -186,6 +215,12 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
 
 def flag_of(name: str) -> str:
     return "--" + _option(name).replace("_", "-")
+
+
+def setting_of(config: Config, name: str) -> str:
+    """A limit and its value as an operator would give it: `--max-items 20000`."""
+    field = next(each for each in limit_fields() if each.name == name)
+    return f"{flag_of(name)} {_spelled(field, getattr(config, name))}"
 
 
 def variable_of(name: str) -> str:

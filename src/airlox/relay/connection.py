@@ -6,7 +6,8 @@ what is written in one turn of the event loop is sent together at its end.
 
 uvicorn also waits for the end of a head for ever and however long it grows. Here it may have so
 many bytes and so much time; the time of an idle connection between requests is uvicorn's. It
-refuses requests beyond a number of connections, but holds the connections; here they are closed.
+refuses requests beyond a number of connections, but holds the connections; here they are told why
+and closed, also those of one address that has too many.
 
 And it tells only the newest request of a connection that the other end has gone. A stream with
 another request behind it would stay open for ever, its runner online; here every one is told.
@@ -15,11 +16,19 @@ another request behind it would stay open for ever, its runner online; here ever
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from airlox.protocol.wire import STATUS_OF
+from airlox.relay.addresses import origin_of
 from airlox.relay.call import WHOLE_BODY
+from airlox.relay.config import Config, setting_of
+from airlox.relay.gates import Bound, Gate, Place
+from airlox.relay.quotas import ALL, PLACE_S
+from airlox.relay.refusals import Refusal
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -28,6 +37,47 @@ JOINED_BYTES: Final = 64 << 10
 """More than this is sent at once, so that a slow reader is noticed as it would be without us."""
 HEAD_BYTES: Final = 64 << 10
 HEAD_S: Final = 30.0
+
+
+class Doors:
+    """How many connections there may be, and how many of one address. Whoever comes by a trusted
+    proxy may be anybody: such connections count for all only."""
+
+    def __init__(self, config: Config) -> None:
+        self._behind_proxy = config.behind_proxy
+        self._gate = Gate(
+            *(
+                Bound(getattr(config, name), functools.partial(_too_many, config, name, text))
+                for name, text in (
+                    ("max_connections", "the relay has too many connections"),
+                    ("max_connections_per_address", "this address has too many connections"),
+                )
+            )
+        )
+
+    def enter(self, peer: str) -> Place:
+        """A place for a connection. Raises Refusal."""
+        return self._gate.take(ALL, origin_of(peer, (), behind_proxy=self._behind_proxy).holder)
+
+
+def _too_many(config: Config, name: str, text: str) -> Refusal:
+    return Refusal("busy", text, setting=setting_of(config, name), retry_s=PLACE_S)
+
+
+def _told(refusal: Refusal) -> bytes:
+    """A refusal as an answer of HTTP."""
+    body = msgspec.json.encode({"error": refusal.code, "message": refusal.message})
+    head = (
+        f"HTTP/1.1 {STATUS_OF[refusal.code]} Refused\r\ncontent-type: application/json\r\n"
+        f"retry-after: {refusal.retry_after_s}\r\ncontent-length: {len(body)}\r\n"
+        "connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def serving(doors: Doors) -> type[Connection]:
+    """The protocol of one server: uvicorn makes its connections itself."""
+    return type("Connection", (Connection,), {"doors": doors})
 
 
 class JoinedWrites:
@@ -65,6 +115,8 @@ class JoinedWrites:
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol with all of this."""
 
+    doors: Doors
+    _place: Place | None = None
     _awaits_head = True
     _has_just_ended = False
     _head_bytes = 0
@@ -76,12 +128,17 @@ class Connection(HttpToolsProtocol):
         joined = JoinedWrites(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, joined))
         self._head_timer = self.loop.call_later(HEAD_S, self._give_up)
-        most = self.limit_concurrency
-        if most is not None and len(self.connections) >= most:
-            transport.abort()
+        try:
+            self._place = self.doors.enter(self.client[0] if self.client else "")
+        except Refusal as refusal:
+            # Before a request was read, so there is no parser to say it: as bytes.
+            transport.write(_told(refusal))
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._place is not None:
+            self._place.give()
         super().connection_lost(exc)
         served = self._served
         if served is not None and not served.response_complete:

@@ -28,6 +28,11 @@ class Event(NamedTuple):
     kind: str
     data: str
 
+    @property
+    def size(self) -> int:
+        """Bytes of `{"seq":N,"kind":"K","data":…},` in the answer of `/events`, at most."""
+        return len(self.data.encode()) + len(self.kind) + 40
+
 
 class Presence:
     """Whether a runner is there. Lives as long as the process; times are ticks."""
@@ -49,11 +54,14 @@ class Participant:
     __slots__ = (
         "approved",
         "bit",
+        "events_bytes",
         "has_left",
         "is_cut",
+        "items",
         "join",
         "presence",
         "rejected",
+        "sealed_bytes",
         "secret_sha256",
         "token_sha256",
         "wants",
@@ -72,6 +80,11 @@ class Participant:
         self.approved = False
         self.rejected = False
         self.presence = Presence(0)
+        # what of the session's room this participant fills
+        self.items = 0
+        self.sealed_bytes = 0
+        self.events_bytes = 0
+        """Of items and wants, without those that were forgotten."""
         self.wants: dict[ItemId, int] = {}
         """Evicted blobs this participant asked for and did not get yet, and when."""
 
@@ -91,7 +104,7 @@ class Participant:
 class StoredItem:
     __slots__ = (
         "acks",
-        "author_bit",
+        "author",
         "blob_sha256",
         "envelope_sha256",
         "has_blob",
@@ -111,7 +124,7 @@ class StoredItem:
         self.size = record.size
         self.blob_sha256 = record.blob_sha256
         self.envelope_sha256 = envelope_sha256
-        self.author_bit = author.bit
+        self.author = author
         self.acks = 0
         self.has_blob = True
         self.is_leaving = False
@@ -127,6 +140,7 @@ class Job:
         "author",
         "blob_sha256",
         "cancel_since_ms",
+        "cancels",
         "ended_at_ms",
         "id",
         "others",
@@ -150,6 +164,9 @@ class Job:
         """When it got its state, in ticks."""
         self.cancel_since_ms: int | None = None
         """When its end was asked for, in ticks."""
+        self.cancels = 0
+        """Signed cancels that were taken although there was no room. Lives as long as the
+        process."""
         self.ended_at_ms = 0
         """When it ended, by the clock."""
         self.result: ItemId | None = None

@@ -22,7 +22,7 @@ from airlox.protocol.sse import comment, encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
-from airlox.relay.refusals import Refusal
+from airlox.relay.gates import Place
 from airlox.relay.state import Session
 
 S = TypeVar("S", bound="Stream")
@@ -34,10 +34,11 @@ KEEPALIVE: Final = comment()
 class Stream:
     """One open stream. The writer of the connection calls `next_chunk` until it is empty."""
 
-    __slots__ = ("_at_ms", "_clock", "_is_over", "_ping", "_waiter", "owner", "writer")
+    __slots__ = ("_at_ms", "_clock", "_is_over", "_ping", "_waiter", "owner", "place", "writer")
 
-    def __init__(self, clock: Clock, owner: PublicKey | None) -> None:
+    def __init__(self, clock: Clock, owner: PublicKey | None, place: Place) -> None:
         self.owner = owner
+        self.place = place
         self.writer: asyncio.Task[None] | None = None
         """The task to cancel when the reader takes nothing."""
         self._clock = clock
@@ -91,8 +92,10 @@ class Feed(Stream):
 
     __slots__ = ("_cursor", "_session")
 
-    def __init__(self, session: Session, after: int, clock: Clock, owner: PublicKey) -> None:
-        super().__init__(clock, owner)
+    def __init__(
+        self, session: Session, after: int, clock: Clock, owner: PublicKey, place: Place
+    ) -> None:
+        super().__init__(clock, owner, place)
         self._session = session
         self._cursor = after + 1
 
@@ -118,8 +121,10 @@ class Mailbox(Stream):
 
     __slots__ = ("_bytes", "_limit_bytes", "_waiting", "overflowed")
 
-    def __init__(self, limit_bytes: int, clock: Clock, owner: PublicKey | None) -> None:
-        super().__init__(clock, owner)
+    def __init__(
+        self, limit_bytes: int, clock: Clock, owner: PublicKey | None, place: Place
+    ) -> None:
+        super().__init__(clock, owner, place)
         self.overflowed = False
         self._limit_bytes = limit_bytes
         self._waiting: deque[bytes] = deque()
@@ -151,13 +156,13 @@ class Mailbox(Stream):
 class _Room:
     """The open streams of one session."""
 
-    __slots__ = ("feeds", "jobs", "per_owner", "runners")
+    __slots__ = ("count", "feeds", "jobs", "runners")
 
     def __init__(self) -> None:
         self.feeds: set[Feed] = set()
         self.runners: dict[PublicKey, Mailbox] = {}
         self.jobs: dict[ItemId, set[Mailbox]] = {}
-        self.per_owner: dict[PublicKey, int] = {}
+        self.count = 0
 
     def streams(self) -> Iterator[Stream]:
         yield from list(self.feeds)
@@ -174,68 +179,61 @@ class Hub:
         self._clock = clock
         self._rooms: dict[SessionId, _Room] = {}
         self._ending = False
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """Streams that are open."""
+        return sum(room.count for room in self._rooms.values())
 
     # ── opening and leaving ──────────────────────────────────────────────────────────────────
 
-    def open_feed(self, session: Session, after: int, owner: PublicKey) -> Feed:
-        """Raises Refusal when there are too many streams."""
-        room = self._enter(session.id, owner)
-        feed = Feed(session, after, self._clock, owner)
+    def open_feed(self, session: Session, after: int, owner: PublicKey, place: Place) -> Feed:
+        """`place` is given back when the stream leaves."""
+        room = self._enter(session.id)
+        feed = Feed(session, after, self._clock, owner, place)
         room.feeds.add(feed)
         return self._begin(feed)
 
-    def open_runner(self, session: Session, owner: PublicKey) -> Mailbox:
+    def open_runner(self, session: Session, owner: PublicKey, place: Place) -> Mailbox:
         """A runner has one stream: a new one ends the one before."""
-        room = self._enter(session.id, owner)
+        room = self._enter(session.id)
         earlier = room.runners.pop(owner, None)
         if earlier is not None:
             earlier.end()
-        box = Mailbox(self._config.stream_queue_bytes, self._clock, owner)
+        box = Mailbox(self._config.stream_queue_bytes, self._clock, owner, place)
         room.runners[owner] = box
         return self._begin(box)
 
-    def open_job(self, session: Session, job: ItemId, owner: PublicKey) -> Mailbox:
-        room = self._enter(session.id, owner)
+    def open_job(self, session: Session, job: ItemId, owner: PublicKey, place: Place) -> Mailbox:
+        room = self._enter(session.id)
         # What is held comes all at once: the ring, and a list of lacking content in base64.
         held = self._config.live_ring_bytes + 2 * limits.LACK_BYTES
         limit = self._config.stream_queue_bytes + held
-        box = Mailbox(limit, self._clock, owner)
+        box = Mailbox(limit, self._clock, owner, place)
         room.jobs.setdefault(job, set()).add(box)
         return self._begin(box)
 
     def leave(self, sid: SessionId, stream: Stream, job: ItemId | None = None) -> None:
         """The connection is gone. To be called once for every stream opened."""
-        self.count -= 1
+        stream.place.give()
         stream.end()
         room = self._rooms[sid]
+        room.count -= 1
         room.feeds.discard(stream)
         owner = stream.owner
-        if owner is not None:
-            if room.runners.get(owner) is stream:
-                del room.runners[owner]
-            room.per_owner[owner] -= 1
-            if not room.per_owner[owner]:
-                del room.per_owner[owner]
+        if owner is not None and room.runners.get(owner) is stream:
+            del room.runners[owner]
         if job is not None:
             readers = room.jobs[job]
             readers.discard(stream)
             if not readers:
                 del room.jobs[job]
-        if not room.per_owner:
+        if not room.count:
             del self._rooms[sid]
 
-    def _enter(self, sid: SessionId, owner: PublicKey) -> _Room:
-        room = self._rooms.get(sid)
-        open_now = 0 if room is None else room.per_owner.get(owner, 0)
-        if self.count >= self._config.max_streams:
-            raise Refusal("busy", "the relay has too many open streams")
-        if open_now >= self._config.max_streams_per_participant:
-            raise Refusal("rate_limited", "this participant has too many open streams")
-        if room is None:
-            room = self._rooms[sid] = _Room()
-        room.per_owner[owner] = open_now + 1
-        self.count += 1
+    def _enter(self, sid: SessionId) -> _Room:
+        room = self._rooms.setdefault(sid, _Room())
+        room.count += 1
         return room
 
     def _begin(self, stream: S) -> S:

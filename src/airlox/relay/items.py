@@ -16,9 +16,12 @@ from airlox.protocol import limits
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, Kind, parse_envelope, verify_item_digest
+from airlox.protocol.keys import Role
 from airlox.protocol.policy import check_header_rules
 from airlox.relay import records
-from airlox.relay.entities import Participant, StoredItem
+from airlox.relay.addresses import Origin
+from airlox.relay.entities import Job, Participant, StoredItem
+from airlox.relay.gates import Place
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
 from airlox.relay.service import Core
@@ -36,6 +39,10 @@ Changes = Callable[[records.Posted], Sequence[AnyRecord]]
 class Body(Protocol):
     """The body of a request, piece by piece."""
 
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from."""
+
     async def read(self) -> bytes:
         """The next bytes; empty at the end."""
 
@@ -47,10 +54,11 @@ class Blob:
     """A received blob: small ones in memory, large ones already in a file. As a context: what was
     not kept when it ends leaves nothing behind."""
 
-    __slots__ = ("_session", "data", "sha256", "size", "upload")
+    __slots__ = ("_place", "_session", "data", "sha256", "size", "upload")
 
-    def __init__(self, session: Session, size: int) -> None:
+    def __init__(self, session: Session, size: int, place: Place) -> None:
         self._session = session
+        self._place = place
         self.size = size
         self.data = b""
         self.sha256 = b""
@@ -64,6 +72,7 @@ class Blob:
         await self.drop()
 
     async def drop(self) -> None:
+        self._place.give()
         self._session.incoming_bytes -= self.size
         if self.upload is not None:
             await self.upload.drop()
@@ -75,19 +84,24 @@ class Blobs:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def receive(self, session: Session, size: int, start: bytes, body: Body) -> Blob:
+    async def receive(
+        self, session: Session, who: Participant, size: int, start: bytes, body: Body
+    ) -> Blob:
         """A blob of exactly `size` bytes that begins with `start`. Raises Refusal."""
-        blob = Blob(session, size)
+        quotas = self._core.quotas
+        if size <= self._core.config.inline_blob_bytes:
+            blob = Blob(session, size, quotas.pending(session, who, size))
+        else:
+            blob = Blob(session, size, quotas.transfer(session, who, body.origin))
         try:
             if size <= self._core.config.inline_blob_bytes:
                 blob.data = await _read_exactly(size, start, body)
                 blob.sha256 = sha256(blob.data)
                 return blob
-            with self._core.quotas.transfers:
-                body.expect(size)
-                blob.upload = self._core.store.new_upload()
-                await _copy_exactly(size, start, body, blob.upload)
-                blob.sha256 = await blob.upload.digest()
+            body.expect(size)
+            blob.upload = self._core.store.new_upload()
+            await _copy_exactly(size, start, body, blob.upload)
+            blob.sha256 = await blob.upload.digest()
         except BaseException:
             await blob.drop()
             raise
@@ -160,15 +174,38 @@ class Items:
         except ProtocolError as error:
             raise refuse("invalid_item", error) from None
         if envelope.id not in session.items:
-            self._core.quotas.check_room_for_item(session, envelope.blob_size)
+            self._check_room(session, author, envelope, envelope.blob_size)
         return envelope, rest
+
+    def _check_room(
+        self, session: Session, author: Participant, envelope: Envelope, blob_bytes: int
+    ) -> Job | None:
+        """Raises Refusal where there is no room. What ends a job that runs is taken nevertheless;
+        gives the job whose cancel that is."""
+        quotas, header = self._core.quotas, envelope.header
+        job = session.active_jobs.get(ItemId(header.refs[0].id)) if header.refs else None
+        if job is not None and header.kind is Kind.RESULT and job.runner == author.key:
+            quotas.check_room_for_end(session)
+            return None
+        try:
+            quotas.check_room_for_item(session, author, blob_bytes)
+        except Refusal:
+            may_end = author.role is Role.OWNER or (job is not None and job.author == author.key)
+            if job is None or header.kind is not Kind.EVENT or not may_end:
+                raise
+            if not quotas.may_cancel(job, envelope.blob_size):
+                raise
+            quotas.check_room_for_end(session)
+            return job
+        return None
 
     async def post(
         self, session: Session, author: Participant, envelope: Envelope, start: bytes, body: Body
     ) -> int:
         """Stores an item; gives its number. Raises Refusal or StorageError."""
         if not await self.is_known(session, envelope):
-            async with await self._blobs.receive(session, envelope.blob_size, start, body) as blob:
+            size = envelope.blob_size
+            async with await self._blobs.receive(session, author, size, start, body) as blob:
                 await self.store(session, author, envelope, blob, _alone)
         return session.items[envelope.id].seq
 
@@ -193,7 +230,9 @@ class Items:
         # The same item may have come on another connection while this one was read.
         if await self.is_known(session, envelope):
             return
-        self._core.quotas.check_room_for_item(session, 0)
+        cancelled = self._check_room(session, author, envelope, 0)
+        if cancelled is not None:
+            cancelled.cancels += 1
         posted = records.Posted(
             at_ms=self._core.clock.now_ms(),
             item=envelope.id,
@@ -292,10 +331,10 @@ class Items:
         """Takes an evicted blob back, if it is asked for and is the one that was signed."""
         item = self.item(session, item_id)
         self._check_wanted(item)
-        self._core.quotas.check_room_for_bytes(session, item.size)
+        self._core.quotas.check_room_for_bytes(session, item.author, item.size)
         # Two that bring the same blob must not have its eviction come between them.
         async with (
-            await self._blobs.receive(session, item.size, b"", body) as blob,
+            await self._blobs.receive(session, who, item.size, b"", body) as blob,
             session.lock,
         ):
             # The author signed this hash together with the header when the item was posted.
@@ -351,7 +390,7 @@ def _about(session: Session, envelope: Envelope) -> tuple[str, ...]:
     return tuple(
         item_id
         for item_id, found in named
-        if found is not None and found.kind == Kind.FILE and found.author_bit == author.bit
+        if found is not None and found.kind == Kind.FILE and found.author is author
     )
 
 

@@ -84,7 +84,7 @@ class Jobs:
             return session.jobs[envelope.id], self._refusal(session.jobs[envelope.id], "")
         self._core.quotas.check_room_for_job(session)
         async with (
-            await self._blobs.receive(session, envelope.blob_size, start, body) as blob,
+            await self._blobs.receive(session, author, envelope.blob_size, start, body) as blob,
             session.lock,
         ):
             packs = session.pack_sets.get(envelope.id)
@@ -246,7 +246,7 @@ class Jobs:
             return session.items[envelope.id].seq
         self._job_answered(session, runner, envelope)
         async with (
-            await self._blobs.receive(session, envelope.blob_size, start, body) as blob,
+            await self._blobs.receive(session, runner, envelope.blob_size, start, body) as blob,
             session.lock,
         ):
             job = self._job_answered(session, runner, envelope)

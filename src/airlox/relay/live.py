@@ -22,6 +22,7 @@ from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay.entities import Job, Participant
+from airlox.relay.gates import Place
 from airlox.relay.hub import Mailbox
 from airlox.relay.jobs import describe
 from airlox.relay.refusals import Refusal, refuse
@@ -87,13 +88,19 @@ class Live:
         self._core.hub.tell_job(session.id, job.id, message, only=job.author)
 
     def open(
-        self, session: Session, reader: Participant, job: Job, from_byte: int, result: str | None
+        self,
+        session: Session,
+        reader: Participant,
+        job: Job,
+        from_byte: int,
+        result: str | None,
+        place: Place,
     ) -> Mailbox:
         """A stream of the job: what is held from a byte on, then what comes.
 
         `result` is the data of the `item` event of a job that has its result.
         """
-        box = self._core.hub.open_job(session, job.id, reader.key)
+        box = self._core.hub.open_job(session, job.id, reader.key, place)
         for message in self.told(session, reader, job, from_byte, result):
             box.put(message)
         if not job.is_active:

@@ -53,8 +53,8 @@ class Packs:
             raise Refusal("too_large", f"a pack has at most {PACK_BYTES} bytes")
         job = ItemId(parse_item_id(job_id))
         self._check_job(session, who, job)
-        self._core.quotas.check_room_for_bytes(session, size)
-        async with await self._blobs.receive(session, size, b"", body) as blob, session.lock:
+        self._core.quotas.check_room_for_bytes(session, who, size)
+        async with await self._blobs.receive(session, who, size, b"", body) as blob, session.lock:
             if not who.is_here:
                 raise Refusal("unauthorized", "this participant was cut off meanwhile")
             self._check_job(session, who, job)

@@ -1,73 +1,37 @@
-"""Rates and room: who asks too often, and what does not fit.
+"""Who asks too often, who holds too much at one time, and what does not fit.
 
-Rates are token buckets, kept only while they are not full. Sizes and counts of a session are
-checked here against the configuration; the bounds of the format are checked where it is parsed.
+The limits are the operator's (config.py); a refusal names the one that was met, with its value,
+and when to try again where that helps. The bounds of the format are checked where it is parsed.
+
+What everybody shares is bounded for everybody, and again for each session, address and
+participant: whoever takes all that is theirs leaves room for the others.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Hashable
 from typing import Final
 
+from airlox.relay.addresses import Origin
 from airlox.relay.clock import Clock
-from airlox.relay.config import Config
-from airlox.relay.entities import Participant
+from airlox.relay.config import Config, setting_of
+from airlox.relay.entities import Job, Participant
+from airlox.relay.gates import Bound, Gate, Place, Rate
 from airlox.relay.refusals import Refusal
 from airlox.relay.state import Session
 
 AUDITS: Final = 2
 """A trail is read as a whole before it is sent."""
-
-
-class Rate:
-    """A token bucket for each key: `per_s` on average, `burst` at once. 0 is no limit."""
-
-    def __init__(self, clock: Clock, *, per_s: float, burst: int) -> None:
-        self._clock = clock
-        self._per_ms = per_s / 1000
-        self._burst = burst
-        self._spent: dict[Hashable, tuple[float, int]] = {}
-
-    def take(self, key: Hashable) -> bool:
-        """Whether `key` may go on; if so, one token is gone."""
-        if not self._burst:
-            return True
-        now_ms = self._clock.ticks_ms()
-        spent, at_ms = self._spent.get(key, (0.0, now_ms))
-        spent = max(0.0, spent - (now_ms - at_ms) * self._per_ms)
-        if spent + 1 > self._burst:
-            return False
-        self._spent[key] = (spent + 1, now_ms)
-        return True
-
-    def forget_idle(self) -> None:
-        """Drops what has filled up again, so that the table does not grow for ever."""
-        now_ms = self._clock.ticks_ms()
-        full = [
-            key
-            for key, (spent, at_ms) in self._spent.items()
-            if spent <= (now_ms - at_ms) * self._per_ms
-        ]
-        for key in full:
-            del self._spent[key]
-
-
-class Gate:
-    """As a context: a place among so many; when all are taken, Refusal `busy`."""
-
-    def __init__(self, most: int, what: str) -> None:
-        self._most = most
-        self._what = what
-        self._taken = 0
-
-    def __enter__(self) -> None:
-        if self._taken >= self._most:
-            raise Refusal("busy", f"too many {self._what} at one time")
-        self._taken += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._taken -= 1
+ALL: Final = "all"
+"""The holder that stands for everybody."""
+PLACE_S: Final = 2.0
+"""When to look again for a place that others hold."""
+DISK_S: Final = 60.0
+"""When to look again for room on the disk."""
+SESSION_SHARE: Final = 4
+"""One session has a quarter of what may wait for the disk, a participant half of that."""
+CANCELS: Final = 4
+"""Signed cancels of one job that are taken although there is no room."""
+CANCEL_BYTES: Final = 4096
 
 
 class Quotas:
@@ -75,59 +39,139 @@ class Quotas:
         self._config = config
         self._item_event_bytes = config.item_event_bytes
         self._want_event_bytes = config.want_event_bytes
-        self._creates = Rate(
-            clock, per_s=config.creates_per_minute / 60, burst=config.creates_per_minute
-        )
-        self._joins = Rate(clock, per_s=config.joins_per_minute / 60, burst=config.joins_per_minute)
+        self._result_event_bytes = config.result_event_bytes
+        creates, joins = config.creates_per_minute, config.joins_per_minute
+        joins_of_one = config.joins_per_minute_per_address
+        self._creates = Rate(clock, per_s=creates / 60, burst=creates)
+        self._joins = Rate(clock, per_s=joins / 60, burst=joins)
+        self._joins_of_one = Rate(clock, per_s=joins_of_one / 60, burst=joins_of_one)
         self._posts = Rate(clock, per_s=config.posts_per_second, burst=2 * config.posts_per_second)
         self.disk_is_full = False
         """Set by the sweeper when free space is below the watermark."""
-        self.transfers = Gate(config.max_transfers, "large transfers")
-        self.audits = Gate(AUDITS, "audit trails")
+        self._sessions = Gate(
+            self._bound("max_sessions", "full", "the relay has as many sessions as it allows"),
+            self._bound(
+                "max_sessions_per_address",
+                "rate_limited",
+                "this address has made as many sessions as the relay allows; close some",
+            ),
+        )
+        self._transfers = Gate(
+            self._bound("max_transfers", "busy", "too many large transfers", PLACE_S),
+            *self._bounds_of_one("max_transfers", "too many large transfers", PLACE_S),
+        )
+        self._streams = Gate(
+            self._bound("max_streams", "busy", "too many open streams", PLACE_S),
+            *self._bounds_of_one("max_streams", "too many open streams"),
+        )
+        most = config.max_pending_bytes // SESSION_SHARE
+        self._pending = Gate(Bound(most, self._too_much), Bound(most // 2, self._too_much))
+        self._audits = Gate(Bound(AUDITS, _busy_with_audits))
 
     def forget_idle(self) -> None:
-        for rate in (self._creates, self._joins, self._posts):
+        for rate in (self._creates, self._joins, self._joins_of_one, self._posts):
             rate.forget_idle()
 
-    def take_create(self, address: str) -> None:
-        if not self._creates.take(network_of(address)):
-            raise Refusal("rate_limited", "too many new sessions from this address")
+    # ── rates ────────────────────────────────────────────────────────────────────────────────
 
-    def take_join(self, session: Session) -> None:
-        if not self._joins.take(session.id):
-            raise Refusal("rate_limited", "too many joins of this session")
+    def take_create(self, origin: Origin) -> None:
+        message = "too many new sessions from this address"
+        self._take(self._creates, origin.network, "creates_per_minute", message)
+
+    def take_join(self, session: Session, origin: Origin) -> None:
+        """One address has less than the session: it keeps nobody else out."""
+        if origin.is_named:
+            message = "too many joins of this session from this address"
+            name = "joins_per_minute_per_address"
+            self._take(self._joins_of_one, (session.id, origin.network), name, message)
+        message = "too many joins of this session"
+        self._take(self._joins, session.id, "joins_per_minute", message)
 
     def take_post(self, session: Session, participant: str) -> None:
-        if not self._posts.take((session.id, participant)):
-            raise Refusal("rate_limited", "too many posts by this participant")
+        message = "too many posts by this participant"
+        self._take(self._posts, (session.id, participant), "posts_per_second", message)
+
+    def _take(self, rate: Rate, key: object, name: str, message: str) -> None:
+        if not rate.take(key):
+            setting = setting_of(self._config, name)
+            raise Refusal("rate_limited", message, setting=setting, retry_s=rate.wait_s(key))
+
+    # ── places ───────────────────────────────────────────────────────────────────────────────
+
+    def take_session(self, origin: Origin) -> Place:
+        """A place for a new session, until it ends. Raises Refusal."""
+        is_counted = origin.is_named and self._config.max_sessions_per_address > 0
+        return self._sessions.take(ALL, origin.network if is_counted else None)
+
+    def keep_session(self) -> Place:
+        """The place of a session that was there before the relay started: it has it anyway."""
+        return self._sessions.take(ALL, None, over=True)
+
+    def transfer(self, session: Session, who: Participant, origin: Origin) -> Place:
+        """A place for a large body, either way. Raises Refusal."""
+        return self._transfers.take(ALL, *_holders(session, who.key, origin))
+
+    def stream(self, session: Session, owner: str, origin: Origin) -> Place:
+        """A place for a stream. Raises Refusal."""
+        return self._streams.take(ALL, *_holders(session, owner, origin))
+
+    @property
+    def open_streams(self) -> int:
+        return self._streams.held(0, ALL)
+
+    def pending(self, session: Session, who: Participant, size: int) -> Place:
+        """Room for bytes that will wait for the disk. Raises Refusal."""
+        return self._pending.take(session.id, (session.id, who.key), size=max(1, size))
+
+    def audit(self) -> Place:
+        return self._audits.take(ALL)
+
+    # ── room ─────────────────────────────────────────────────────────────────────────────────
 
     def check_disk(self) -> None:
         if self.disk_is_full:
-            raise Refusal("full", "the relay's disk is nearly full")
+            setting = setting_of(self._config, "min_free_bytes")
+            message = "the relay's disk is nearly full"
+            raise Refusal("full", message, setting=setting, retry_s=DISK_S)
 
     def check_room_for_participant(self, session: Session) -> None:
         if len(session.participants) >= self._config.max_participants:
-            raise Refusal("full", "the session has as many participants as the relay allows")
+            raise self._full("max_participants", "the session has as many participants as it may")
         self._check_events(session, self._item_event_bytes)
 
-    def check_room_for_item(self, session: Session, sealed_bytes: int) -> None:
+    def check_room_for_item(self, session: Session, author: Participant, sealed_bytes: int) -> None:
         if len(session.items) + len(session.underway) >= self._config.max_items:
-            raise Refusal("full", "the session has as many items as the relay allows")
+            raise self._full("max_items", "the session has as many items as it may")
+        self._check_share(session, author.items + 1, self._config.max_items, author, "items")
         self._check_events(session, self._item_event_bytes)
-        self.check_room_for_bytes(session, sealed_bytes)
+        limit = self._item_event_bytes
+        self._check_share(session, author.events_bytes, limit, author, "bytes of envelopes")
+        self.check_room_for_bytes(session, author, sealed_bytes)
+
+    def check_room_for_end(self, session: Session) -> None:
+        """There was room for the job: what ends it needs none, but in the list of events."""
+        self._check_events(session, self._result_event_bytes)
+
+    def may_cancel(self, job: Job, sealed_bytes: int) -> bool:
+        """Whether a signed cancel is taken although there is no room."""
+        return sealed_bytes <= CANCEL_BYTES and job.cancels < CANCELS
 
     def check_room_for_job(self, session: Session) -> None:
         most = self._config.max_jobs
         if session.keeps_history:  # those that are over leave, and those under way have their room
             most += self._config.history_jobs
         if len(session.jobs) >= most:
-            raise Refusal("full", "the session has as many jobs as the relay allows")
+            raise self._full("max_jobs", "the session has as many jobs as it may")
 
-    def check_room_for_bytes(self, session: Session, sealed_bytes: int) -> None:
+    def check_room_for_bytes(
+        self, session: Session, author: Participant, sealed_bytes: int
+    ) -> None:
         self.check_disk()
+        most = self._config.max_session_bytes
         held = session.sealed_bytes + session.record_bytes + session.incoming_bytes
-        if held + sealed_bytes > self._config.max_session_bytes:
-            raise Refusal("full", "the session holds as many bytes as the relay allows")
+        if held + sealed_bytes > most:
+            raise self._full("max_session_bytes", "the session holds as many bytes as it may")
+        self._check_share(session, author.sealed_bytes + sealed_bytes, most, author, "bytes")
 
     def is_filling(self, session: Session) -> bool:
         """Whether a session has less than a quarter of its room left."""
@@ -139,25 +183,70 @@ class Quotas:
         )
 
     def check_room_for_want(self, session: Session, who: Participant) -> None:
-        self._check_events(session, self._want_event_bytes)
+        limit = self._want_event_bytes
+        self._check_events(session, limit)
+        self._check_share(session, who.events_bytes, limit, who, "bytes of envelopes")
         if len(who.wants) >= self._config.max_wants:
-            raise Refusal("too_many_wants", "too many blobs asked for at one time")
+            raise Refusal(
+                "too_many_wants",
+                "this participant waits for as many blobs as it may",
+                setting=setting_of(self._config, "max_wants"),
+                retry_s=self._config.want_lifetime_s,
+            )
 
     def _check_events(self, session: Session, limit_bytes: int) -> None:
         # An envelope grows by less than half when it is escaped in its event.
         if session.events_bytes + 2 * session.underway_bytes > limit_bytes:
-            raise Refusal("full", "the session's events no longer fit one answer")
+            raise Refusal(
+                "full", f"the session's events no longer fit one answer ({limit_bytes} bytes)"
+            )
+
+    def _check_share(
+        self, session: Session, filled: int, most: int, who: Participant, what: str
+    ) -> None:
+        """One of several is not to fill a session alone."""
+        percent = self._config.max_share_percent
+        if filled * 100 > most * percent and session.active_bits & ~who.bit:
+            setting = setting_of(self._config, "max_share_percent")
+            message = f"this participant fills its share of the session's {most} {what}"
+            raise Refusal("full", message, setting=setting)
+
+    # ── refusals ─────────────────────────────────────────────────────────────────────────────
+
+    def _full(self, name: str, message: str) -> Refusal:
+        return Refusal("full", message, setting=setting_of(self._config, name))
+
+    def _bound(self, name: str, code: str, message: str, retry_s: float | None = None) -> Bound:
+        """The bound that a setting is."""
+
+        def refusal() -> Refusal:
+            return Refusal(code, message, setting=setting_of(self._config, name), retry_s=retry_s)
+
+        return Bound(getattr(self._config, name), refusal)
+
+    def _bounds_of_one(
+        self, name: str, message: str, retry_s: float | None = None
+    ) -> tuple[Bound, Bound, Bound]:
+        """The bounds of one participant, one session and one address: `_holders`, in order."""
+        participant, session, address = (
+            self._bound(f"{name}_per_{holder}", "rate_limited", f"{message} of this {holder}", s)
+            for holder, s in (
+                ("participant", retry_s),
+                ("session", retry_s or PLACE_S),
+                ("address", retry_s or PLACE_S),
+            )
+        )
+        return participant, session, address
+
+    def _too_much(self) -> Refusal:
+        setting = setting_of(self._config, "max_pending_bytes")
+        message = "too much of this session waits for the disk"
+        return Refusal("busy", message, setting=setting, retry_s=1)
 
 
-def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if found.version == 4:
-        return address
-    mapped = getattr(found, "ipv4_mapped", None)
-    if mapped is not None:
-        return str(mapped)
-    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+def _holders(session: Session, who: str, origin: Origin) -> tuple[object, object, object]:
+    return (session.id, who), session.id, origin.holder
+
+
+def _busy_with_audits() -> Refusal:
+    return Refusal("busy", f"{AUDITS} audit trails are being read", retry_s=PLACE_S)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+import math
+from typing import Final, NamedTuple
 
 from airlox.errors import AirloxError, PolicyError, ProtocolError, StorageError
 from airlox.protocol.wire import STATUS_OF
@@ -12,9 +13,21 @@ log = logging.getLogger("airlox.relay")
 
 
 class Refusal(AirloxError):
-    """A request the relay does not carry out; `code` is one of `wire.STATUS_OF`."""
+    """A request the relay does not carry out; `code` is one of `wire.STATUS_OF`.
 
-    def __init__(self, code: str, message: str) -> None:
+    `setting` is the limit that was met, as its operator would give it; `retry_s` says after how
+    long the same request may be carried out, where waiting helps. The message has both: old
+    clients show nothing else.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, setting: str | None = None, retry_s: float | None = None
+    ) -> None:
+        if setting is not None:
+            message += f" ({setting})"
+        self.retry_after_s = None if retry_s is None else max(1, math.ceil(retry_s))
+        if self.retry_after_s is not None:
+            message += f"; try again in {self.retry_after_s} s"
         super().__init__(message, code=code)
 
 
@@ -22,14 +35,24 @@ class Answer(NamedTuple):
     status: int
     code: str
     message: str
+    retry_after_s: int | None = None
 
 
-_STORAGE = {
-    "full": ("full", "the relay has no room left"),
-    "busy": ("busy", "the relay is behind with its disk; try again in a moment"),
-    "not_found": ("evicted", "the bytes are not on the relay"),
+_AT_ONCE_S: Final = 1
+_STORAGE: Final = {
+    "full": Refusal("full", "the relay has no room left; its operator must make some"),
+    "busy": Refusal("busy", "the relay is behind with its disk", retry_s=_AT_ONCE_S),
+    "not_found": Refusal("evicted", "the bytes are not on the relay"),
+    "failed": Refusal(
+        "disk_failed",
+        "the relay's disk failed, and it takes nothing new until its operator has seen to it; "
+        "its log says why",
+    ),
 }
-_DISK_FAILED = ("busy", "the relay's disk failed; its log says why")
+_DISK_TROUBLE: Final = Refusal(
+    "busy", "the relay's disk failed this time; its log says why", retry_s=_AT_ONCE_S
+)
+_SLOW: Final = Refusal("bad_request", "the request's body did not arrive in time")
 
 
 def answer_for(error: Exception) -> Answer:
@@ -37,21 +60,18 @@ def answer_for(error: Exception) -> Answer:
 
     A ProtocolError that arrives here is about a document the caller sent.
     """
-    if isinstance(error, Refusal):
-        code, message = error.code, error.message
-    elif isinstance(error, PolicyError):
-        code = error.code if error.code in STATUS_OF else "policy"
-        message = error.message
+    if isinstance(error, PolicyError):
+        error = Refusal(error.code if error.code in STATUS_OF else "policy", error.message)
     elif isinstance(error, ProtocolError):
-        code, message = "bad_request", error.message
+        error = Refusal("bad_request", error.message)
     elif isinstance(error, StorageError):
-        code, message = _STORAGE.get(error.code, _DISK_FAILED)
+        error = _STORAGE.get(error.code, _DISK_TROUBLE)
     elif isinstance(error, TimeoutError):
-        code, message = "bad_request", "the request's body did not arrive in time"
-    else:
-        log.error("request failed", exc_info=error)
-        return Answer(500, "error", "the relay failed; its log says why")
-    return Answer(STATUS_OF[code], code, message)
+        error = _SLOW
+    if isinstance(error, Refusal):
+        return Answer(STATUS_OF[error.code], error.code, error.message, error.retry_after_s)
+    log.error("request failed", exc_info=error)
+    return Answer(500, "error", "the relay failed; its log says why")
 
 
 def refuse(code: str, error: ProtocolError) -> Refusal:

@@ -53,8 +53,9 @@ def _enter_as_runner(relay: Relay, call: Call) -> tuple[Session, Participant]:
 
 async def create(relay: Relay, call: Call) -> None:
     # Before the body is read: whoever asks too often is not to fill the memory either.
-    relay.core.quotas.take_create(call.address(relay.core.config.behind_proxy))
-    sid = await relay.core.create(await call.text(limits.MANIFEST_BYTES))
+    origin = call.origin
+    relay.core.quotas.take_create(origin)
+    sid = await relay.core.create(await call.text(limits.MANIFEST_BYTES), origin)
     await call.answer_json({"session_id": sid}, 201)
 
 
@@ -66,7 +67,8 @@ async def manifest(relay: Relay, call: Call) -> None:
 async def join(relay: Relay, call: Call) -> None:
     session = relay.core.session(call.sid)
     document = await call.text(limits.JOIN_BYTES)
-    is_new, token = await relay.core.join(session, document, call.header(Headers.JOIN_SECRET))
+    secret = call.header(Headers.JOIN_SECRET)
+    is_new, token = await relay.core.join(session, document, secret, call.origin)
     await call.answer_json({"token": token}, 201 if is_new else 200)
 
 
@@ -91,7 +93,7 @@ async def revoke(relay: Relay, call: Call) -> None:
 async def audit(relay: Relay, call: Call) -> None:
     """The trail in pieces: a long one keeps neither the relay nor its memory."""
     session, who = _enter(relay, call)
-    with relay.core.quotas.audits:
+    with relay.core.quotas.audit():
         entries = await relay.core.audit(session, who)
         async with _time_to_send(relay, sum(map(len, entries))):
             await call.begin(200, ((b"content-type", b"application/x-ndjson"), NO_STORE))
@@ -146,7 +148,8 @@ async def events(relay: Relay, call: Call) -> None:
 async def stream(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
     last = call.number_after(call.header(Headers.LAST_EVENT_ID), Headers.LAST_EVENT_ID)
-    feed = relay.core.hub.open_feed(session, -1 if last is None else last, who.key)
+    place = relay.core.quotas.stream(session, who.key, call.origin)
+    feed = relay.core.hub.open_feed(session, -1 if last is None else last, who.key, place)
     await _serve_stream(relay, call, session, feed)
 
 
@@ -188,16 +191,19 @@ async def post_item(relay: Relay, call: Call) -> None:
 
 
 async def get_blob(relay: Relay, call: Call) -> None:
-    session, _ = _enter(relay, call)
-    await _send_blob(relay, call, await relay.items.open_blob(session, call.id))
+    session, who = _enter(relay, call)
+    reader = await relay.items.open_blob(session, call.id)
+    await _send_blob(relay, call, session, who, reader)
 
 
-async def _send_blob(relay: Relay, call: Call, reader: BlobReader) -> None:
+async def _send_blob(
+    relay: Relay, call: Call, session: Session, who: Participant, reader: BlobReader
+) -> None:
     try:
         if reader.size <= READ_BYTES:
             await _send_parts(relay, call, reader)
             return
-        with relay.core.quotas.transfers:
+        with relay.core.quotas.transfer(session, who, call.origin):
             await _send_parts(relay, call, reader)
     finally:
         reader.close()
@@ -268,7 +274,8 @@ async def heartbeat(relay: Relay, call: Call) -> None:
 
 async def runner_stream(relay: Relay, call: Call) -> None:
     session, who = _enter_as_runner(relay, call)
-    box = relay.core.hub.open_runner(session, who.key)
+    place = relay.core.quotas.stream(session, who.key, call.origin)
+    box = relay.core.hub.open_runner(session, who.key, place)
     relay.jobs.stream_opened(session, who)
     try:
         await _serve_stream(relay, call, session, box)
@@ -334,7 +341,9 @@ async def job_stream(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
     job = relay.jobs.job(session, call.id)
     from_byte = call.number_after(call.query("from"), "from") or 0
-    box = relay.live.open(session, who, job, from_byte, _result_event(session, job.result))
+    place = relay.core.quotas.stream(session, who.key, call.origin)
+    result = _result_event(session, job.result)
+    box = relay.live.open(session, who, job, from_byte, result, place)
     await _serve_stream(relay, call, session, box, job.id)
 
 
@@ -365,7 +374,8 @@ async def list_packs(relay: Relay, call: Call) -> None:
 
 async def get_pack(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
-    await _send_blob(relay, call, await relay.packs.open(session, who, call.id, _pack_number(call)))
+    reader = await relay.packs.open(session, who, call.id, _pack_number(call))
+    await _send_blob(relay, call, session, who, reader)
 
 
 def _pack_number(call: Call) -> int:

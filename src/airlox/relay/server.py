@@ -19,7 +19,7 @@ from airlox.errors import UsageError
 from airlox.relay.app import App
 from airlox.relay.clock import Clock
 from airlox.relay.config import Config
-from airlox.relay.connection import Connection
+from airlox.relay.connection import Doors, serving
 from airlox.relay.relay import Relay
 from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
@@ -88,16 +88,36 @@ def fit_open_files(config: Config) -> Config:
     to them, so that few descriptors mean fewer of both, not a relay that serves nobody.
     """
     if sys.platform == "win32":
-        return config
+        return _shared(config)
     import resource
 
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
-        return config
+        return _shared(config)
     spare = allowed - STORE_FILES
     transfers = min(config.max_transfers, max(1, spare // 6))
     connections = min(config.max_connections, max(1, spare - 2 * transfers))
-    return dataclasses.replace(config, max_connections=connections, max_transfers=transfers)
+    fitted = dataclasses.replace(config, max_connections=connections, max_transfers=transfers)
+    return _shared(fitted)
+
+
+def _shared(config: Config) -> Config:
+    """The settings with something left for others: streams leave connections to post on, and one
+    session or address has at most half of what there is, one participant a quarter."""
+    connections, transfers = config.max_connections, config.max_transfers
+    streams = min(config.max_streams, max(1, connections * 3 // 4))
+    at_most = {
+        "max_streams": streams,
+        "max_connections_per_address": connections // 2,
+        "max_streams_per_participant": streams // 4,
+        "max_streams_per_session": streams // 2,
+        "max_streams_per_address": streams // 2,
+        "max_transfers_per_participant": transfers // 4,
+        "max_transfers_per_session": transfers // 2,
+        "max_transfers_per_address": transfers // 2,
+    }
+    fitted = {name: min(getattr(config, name), max(1, most)) for name, most in at_most.items()}
+    return dataclasses.replace(config, **fitted)
 
 
 class _Server(uvicorn.Server):
@@ -131,12 +151,12 @@ class RelayServer:
         self.relay = Relay(fitted, make_store(fitted), clock)
         self.url = address_of(listener)
         self._listener = listener
-        if fitted != config:
-            fewer = {"connections": fitted.max_connections, "transfers": fitted.max_transfers}
+        fewer = {"connections": fitted.max_connections, "transfers": fitted.max_transfers}
+        if fewer != {"connections": config.max_connections, "transfers": config.max_transfers}:
             log.info("the limit of open files is the limit", extra=fewer)
         self._uvicorn = uvicorn.Config(
             App(self.relay, version),
-            http=Connection,
+            http=serving(Doors(fitted)),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -145,7 +165,6 @@ class RelayServer:
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
-            limit_concurrency=fitted.max_connections + 1,
             backlog=BACKLOG,
         )
         self._server: _Server | None = None

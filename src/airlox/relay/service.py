@@ -29,8 +29,9 @@ from airlox.protocol.manifest import Manifest, Mode, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
+from airlox.relay.addresses import Origin
 from airlox.relay.clock import Clock
-from airlox.relay.config import Config
+from airlox.relay.config import Config, setting_of
 from airlox.relay.entities import Participant
 from airlox.relay.hub import Hub
 from airlox.relay.quotas import Quotas
@@ -67,7 +68,7 @@ class Core:
         """Reads every session from the store. One that cannot be read is logged and left alone."""
         await self._load_ended()
         for sid in self.store.sessions():
-            session = Session(sid, self.clock)
+            session = Session(sid, self.clock, self.quotas.keep_session())
             try:
                 for entry in await self.store.read(sid):
                     session.apply(records.decode(entry))
@@ -76,8 +77,10 @@ class Core:
             except (AirloxError, msgspec.MsgspecError, KeyError, AttributeError):
                 log.exception("a session cannot be read", extra={"session": sid})
                 self._unreadable.add(sid)
+                session.place.give()
                 continue
             if self._is_over(manifest):
+                session.place.give()
                 await self.store.purge(sid)
                 continue
             session.dropped.clear()
@@ -158,7 +161,7 @@ class Core:
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, document: str) -> SessionId:
+    async def create(self, document: str, origin: Origin) -> SessionId:
         """Opens the session of a signed manifest. Raises Refusal."""
         self.quotas.check_disk()
         try:
@@ -174,13 +177,16 @@ class Core:
             raise Refusal("gone", "the session was closed")
         if sid in self.sessions or sid in self._creating or sid in self._unreadable:
             raise Refusal("exists", "the session exists already")
-        session = Session(sid, self.clock)
+        session = Session(sid, self.clock, self.quotas.take_session(origin))
         record = records.Created(self.clock.now_ms(), document)
         self._creating.add(sid)
         session.checked[document] = manifest
         try:
             await self.commit(session, [record])
             self.sessions[sid] = session
+        except BaseException:
+            session.place.give()
+            raise
         finally:
             self._creating.discard(sid)
             session.checked.clear()
@@ -189,28 +195,28 @@ class Core:
 
     def _check_terms(self, manifest: Manifest) -> None:
         config, now_ms = self.config, self.clock.now_ms()
-        if len(self.sessions) + len(self._creating) >= config.max_sessions:
-            raise Refusal("full", "the relay has as many sessions as it allows")
         if manifest.max_item_bytes > config.max_item_bytes:
-            raise Refusal(
-                "policy", f"this relay takes items of at most {config.max_item_bytes} bytes"
-            )
+            raise self._too_much("policy", "items this large", "max_item_bytes")
         if manifest.expires_at_ms is None:
             if not config.allow_never_expires:
-                raise Refusal("never_expires_not_allowed", "this relay wants sessions to expire")
+                raise self._too_much(
+                    "never_expires_not_allowed", "sessions without an end", "allow_never_expires"
+                )
         elif manifest.expires_at_ms - manifest.created_at_ms > config.max_lifetime_s * 1000:
-            raise Refusal(
-                "policy", f"this relay lets a session live for at most {config.max_lifetime_s} s"
-            )
+            raise self._too_much("policy", "sessions that live so long", "max_lifetime_s")
         if self._is_over(manifest):
             raise Refusal("invalid_manifest", "the session would already have expired")
         age_ms = now_ms - manifest.created_at_ms
         if age_ms < -config.max_clock_ahead_s * 1000:
-            raise Refusal(
-                "invalid_manifest", "the manifest is dated in the future; check the clock"
-            )
+            what = "manifests dated this far in the future; check the clock"
+            raise self._too_much("invalid_manifest", what, "max_clock_ahead_s")
         if age_ms > config.max_manifest_age_s * 1000:
-            raise Refusal("invalid_manifest", "the manifest is too old to open a session with")
+            raise self._too_much("invalid_manifest", "manifests this old", "max_manifest_age_s")
+
+    def _too_much(self, code: str, what: str, name: str) -> Refusal:
+        """The refusal of a session that a setting does not allow."""
+        setting = setting_of(self.config, name)
+        return Refusal(code, f"this relay does not take {what}", setting=setting)
 
     async def close(self, session: Session, by: Participant) -> None:
         self.check_role(by, Role.OWNER, what="close the session")
@@ -233,6 +239,7 @@ class Core:
         self.hub.end_session(session.id)
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
+            session.place.give()
         log.info("session ended", extra={"session": session.id, "reason": reason})
 
     def _remember_ended(self, session: Session) -> None:
@@ -247,7 +254,9 @@ class Core:
 
     # ── participants ─────────────────────────────────────────────────────────────────────────
 
-    async def join(self, session: Session, document: str, secret: str | None) -> tuple[bool, str]:
+    async def join(
+        self, session: Session, document: str, secret: str | None, origin: Origin
+    ) -> tuple[bool, str]:
         """Takes a participant in: whether it is new, and its token. Raises Refusal.
 
         A known join gets its token again only with the secret that was given the first time.
@@ -258,7 +267,7 @@ class Core:
         except ProtocolError as error:
             raise refuse("invalid_join", error) from None
         # Only joins that verify count: strangers must not keep out who holds an invite.
-        self.quotas.take_join(session)
+        self.quotas.take_join(session, origin)
         token = self._token(document, secret_bytes)
         async with session.lock:
             known = session.participants.get(join.participant_pub)

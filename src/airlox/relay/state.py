@@ -25,6 +25,7 @@ from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
 from airlox.relay.clock import Clock
 from airlox.relay.entities import Event, Job, Pack, PackSet, Participant, StoredItem
+from airlox.relay.gates import Place
 from airlox.relay.records import AnyRecord
 
 RECENT_EVENTS: Final = 64
@@ -64,8 +65,10 @@ class Underway:
 
 
 class Session:
-    def __init__(self, sid: SessionId, clock: Clock) -> None:
+    def __init__(self, sid: SessionId, clock: Clock, place: Place) -> None:
         self.id = sid
+        self.place = place
+        """Among the sessions of the relay; given back when it ends."""
         self._clock = clock
         self.manifest: Manifest
         self.participants: dict[PublicKey, Participant] = {}
@@ -147,7 +150,7 @@ class Session:
 
     def recipients(self, item: StoredItem) -> int:
         """Who should store the item's blob: everybody who is here, but its author."""
-        return self.active_bits & ~item.author_bit
+        return self.active_bits & ~item.author.bit
 
     def is_delivered(self, item: StoredItem) -> bool:
         """Whether the item's blob may go: everybody it is for has it, and there is somebody."""
@@ -184,14 +187,17 @@ class Session:
             self.events += [None] * (last + 1 - len(self.events))
         _APPLY[type(record)](self, record)
 
-    def add_event(self, kind: str, data: object, about: str | None = None) -> None:
-        """Gives an event the next number. `about`: the item with which it may be forgotten."""
+    def add_event(self, kind: str, data: object, about: str | None = None) -> int:
+        """Gives an event the next number; returns its bytes in the answer of `/events`.
+
+        `about`: the item with which it may be forgotten.
+        """
         if about is not None and self.keeps_history:
             self._about.setdefault(ItemId(about), []).append(len(self.events))
-        encoded = msgspec.json.encode(data)
-        # `{"seq":N,"kind":"K","data":…},` in the answer of `/events`
-        self.events_bytes += len(encoded) + len(kind) + 40
-        self.events.append(Event(kind, encoded.decode()))
+        event = Event(kind, msgspec.json.encode(data).decode())
+        self.events.append(event)
+        self.events_bytes += event.size
+        return event.size
 
     def _on_created(self, record: records.Created) -> None:
         checked = self.checked.get(record.manifest)
@@ -218,8 +224,11 @@ class Session:
         underway = self.underway.get(item_id)
         digest = underway.envelope_sha256 if underway else sha256(record.envelope.encode())
         self.items[item_id] = StoredItem(record, len(self.events), author, digest)
-        self.sealed_bytes += record.size
-        self.add_event(EventKind.ITEM, {"envelope": record.envelope}, item_id)
+        self._count_blob(author, record.size)
+        author.items += 1
+        author.events_bytes += self.add_event(
+            EventKind.ITEM, {"envelope": record.envelope}, item_id
+        )
         if record.target is not None:
             self.jobs[item_id] = Job(item_id, record.author, record.blob_sha256, record.target)
         if record.job is not None:
@@ -268,7 +277,7 @@ class Session:
         asker = self.participants[PublicKey(record.participant)]
         asker.wants[ItemId(record.item)] = record.at_ms
         data = {"item": record.item, "by": record.participant}
-        self.add_event(EventKind.WANT, data, record.item)
+        asker.events_bytes += self.add_event(EventKind.WANT, data, record.item)
 
     def _on_evicted(self, record: records.Evicted) -> None:
         item = self.items.get(ItemId(record.item))
@@ -277,7 +286,7 @@ class Session:
         if item.has_blob:
             item.has_blob = False
             item.is_leaving = False
-            self.sealed_bytes -= item.size
+            self._count_blob(item.author, -item.size)
             self.dropped.append(record.item)
         self.add_event(EventKind.EVICTED, {"item": record.item}, record.item)
 
@@ -287,7 +296,7 @@ class Session:
             return
         if not item.has_blob:
             item.has_blob = True
-            self.sealed_bytes += item.size
+            self._count_blob(item.author, item.size)
         for key in item.wants or ():
             self.participants[PublicKey(key)].wants.pop(ItemId(record.item), None)
         item.wants = None
@@ -330,7 +339,7 @@ class Session:
         if found is None:
             found = self.pack_sets[job] = PackSet(record.author, self._clock.ticks_ms())
         found.packs[record.number] = Pack(record.size, record.sha256)
-        self.sealed_bytes += record.size
+        self._count_blob(self.participants[PublicKey(found.author)], record.size)
 
     def _on_packs_dropped(self, record: records.PacksDropped) -> None:
         self._drop_packs(ItemId(record.job))
@@ -338,7 +347,8 @@ class Session:
     def _drop_packs(self, job: ItemId) -> None:
         found = self.pack_sets.pop(job, None)
         if found is not None:
-            self.sealed_bytes -= sum(pack.size for pack in found.packs.values())
+            size = sum(pack.size for pack in found.packs.values())
+            self._count_blob(self.participants[PublicKey(found.author)], -size)
             self.dropped += [pack_name(job, number) for number in found.packs]
 
     # ── forgetting ───────────────────────────────────────────────────────────────────────────
@@ -363,8 +373,11 @@ class Session:
     def _forget_item(self, item_id: ItemId) -> None:
         item = self.items.pop(item_id, None)
         if item is not None:
+            item.author.items -= 1
+            posted = self.events[item.seq]
+            item.author.events_bytes -= 0 if posted is None else posted.size
             if item.has_blob:
-                self.sealed_bytes -= item.size
+                self._count_blob(item.author, -item.size)
                 self.dropped.append(item_id)
             for key in item.wants or ():
                 self.participants[PublicKey(key)].wants.pop(item_id, None)
@@ -374,7 +387,7 @@ class Session:
     def _forget_event(self, seq: int) -> None:
         event = self.events[seq]
         if event is not None:
-            self.events_bytes -= len(event.data.encode()) + len(event.kind) + 40
+            self.events_bytes -= event.size
             self.events[seq] = None
 
     def _cut_off(self, participant: Participant) -> None:
@@ -382,6 +395,10 @@ class Session:
         self.someone_left = True
         self.active_bits &= ~participant.bit
         self.by_token.pop(participant.token_sha256, None)
+
+    def _count_blob(self, author: Participant, size: int) -> None:
+        self.sealed_bytes += size
+        author.sealed_bytes += size
 
     def _bit(self, key: str) -> int:
         return self.participants[PublicKey(key)].bit

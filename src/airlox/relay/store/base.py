@@ -13,7 +13,8 @@ Promises
   thread; everything that may wait for a disk happens elsewhere.
 
 Errors: `StorageError` with code `full` (no room; the store lives on), `busy` (too much is waiting
-for the disk), `not_found` (no such blob or session) or `storage`.
+for the disk), `not_found` (no such blob or session), `storage` (it failed this time) or `failed`
+(it takes nothing until somebody has seen to the disk).
 """
 
 from __future__ import annotations
@@ -129,6 +130,9 @@ class Store(Protocol):
 
         For the time before anything else is asked for that session.
         """
+
+    def is_failing(self) -> bool:
+        """Whether every write is refused with `failed` for now."""
 
     def free_bytes(self) -> int:
         """Room left. Raises OSError."""

@@ -216,6 +216,9 @@ class DiskStore:
 
         await self._in_pool("tidy a session", retain)
 
+    def is_failing(self) -> bool:
+        return self._journal.is_torn
+
     def free_bytes(self) -> int:
         found = os.statvfs(self._layout.root)
         return found.f_bavail * found.f_frsize
@@ -254,7 +257,7 @@ class DiskStore:
     def _pause_s(self) -> float | None:
         """How long to wait for the next thing to do; None: until something comes."""
         due = self._journal.due_in_s()
-        if self._closed_segments and not self._checkpoint_running:
+        if self._journal.is_torn or (self._closed_segments and not self._checkpoint_running):
             due = 0.0
         return None if due is None else max(due, self._next_try_s - time.monotonic())
 
@@ -263,7 +266,7 @@ class DiskStore:
         try:
             self._write_group(group)
         except OSError as error:
-            failure = _storage_error("write", error)
+            failure = self._failed_write(error)
             log.error("the journal took nothing", extra={"reason": failure.message})
             purges = [request for request in group if request.is_purge]
             self._tell([request for request in group if not request.is_purge], failure)
@@ -272,11 +275,17 @@ class DiskStore:
             try:
                 self._write_group(purges)
             except OSError as again:
-                self._tell(purges, _storage_error("write", again))
+                self._tell(purges, self._failed_write(again))
             else:
                 self._tell(purges, None)
         else:
             self._tell(group, None)
+
+    def _failed_write(self, error: OSError) -> StorageError:
+        failure = _storage_error("write", error)
+        if self._journal.is_torn:
+            return StorageError(failure.message, code="failed")
+        return failure
 
     def _write_group(self, group: list[_Request]) -> None:
         counts: dict[SessionId, int] = {}
@@ -338,6 +347,14 @@ class DiskStore:
     def _rotate_if_due(self) -> None:
         if time.monotonic() < self._next_try_s:
             return
+        if self._journal.is_torn:
+            # Not left to the next post: nobody posts to a relay that says it is not well.
+            try:
+                self._journal.mend()
+            except OSError:
+                self._next_try_s = time.monotonic() + RETRY_S
+                return
+            log.warning("the journal takes writes again")
         if self._journal.due_in_s() == 0.0:
             try:
                 self._closed_segments.append(self._journal.rotate())
@@ -390,6 +407,8 @@ def _resolve(group: list[_Request], failure: StorageError | None) -> None:
 def _storage_error(doing: str, error: OSError) -> StorageError:
     if error.errno in _FULL:
         return StorageError(f"cannot {doing}: the disk is full", code="full")
+    if error.errno == errno.EROFS:
+        return StorageError(f"cannot {doing}: the disk is read-only", code="failed")
     if error.errno == errno.ENOENT:
         return StorageError(f"cannot {doing}: it is not there", code="not_found")
     return StorageError(f"cannot {doing}: {error.strerror or 'the disk failed'}", code="storage")

@@ -1,7 +1,8 @@
 """Records in a file: 4-byte length ‖ CRC-32 ‖ bytes. A tail that a crash tore is recognised.
 
 A record is never empty, so that zeros, which a file system may leave at the end of a file after
-a loss of power, do not read as one.
+a loss of power, do not read as one. One that is sound and yet is none that this version writes
+was written by another: it is refused, for what it means is not known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from airlox.protocol.encoding import SessionId
+from airlox.errors import EncodingError, StorageError
+from airlox.protocol.encoding import SessionId, parse_session_id
+from airlox.relay.store.base import RELAY_LOG
 
 HEAD: Final = struct.Struct(">II")
 _APPEND_HEAD: Final = struct.Struct(">c29sIHB")
@@ -69,16 +72,22 @@ class Append:
 
     @staticmethod
     def decode(body: bytes) -> Append:
-        _, sid, first, count, name_size = _APPEND_HEAD.unpack_from(body)
-        at = _APPEND_HEAD.size + name_size
-        name = body[_APPEND_HEAD.size : at].decode("ascii")
-        entries = []
-        for _ in range(count):
-            (size,) = _LENGTH.unpack_from(body, at)
-            at += _LENGTH.size
-            entries.append(body[at : at + size])
-            at += size
-        return Append(SessionId(sid.rstrip(b"\0").decode("ascii")), first, entries, name, body[at:])
+        """The record in `body`, an append or a rewrite. Raises StorageError."""
+        try:
+            kind, sid, first, count, name_size = _APPEND_HEAD.unpack_from(body)
+            at = _APPEND_HEAD.size + name_size
+            name = body[_APPEND_HEAD.size : at].decode("ascii")
+            entries = []
+            for _ in range(count):
+                (size,) = _LENGTH.unpack_from(body, at)
+                at += _LENGTH.size
+                entries.append(body[at : at + size])
+                at += size
+        except (struct.error, UnicodeDecodeError):
+            raise _unknown_record() from None
+        if kind not in (APPEND, REWRITE) or at > len(body):
+            raise _unknown_record()
+        return Append(_session_of(sid.rstrip(b"\0")), first, entries, name, body[at:])
 
 
 def encode_purge(sid: SessionId) -> bytes:
@@ -86,7 +95,25 @@ def encode_purge(sid: SessionId) -> bytes:
 
 
 def decode_purge(body: bytes) -> SessionId:
-    return SessionId(body[1:].decode("ascii"))
+    """The session whose end `body` tells of. Raises StorageError."""
+    return _session_of(body[1:])
+
+
+def _session_of(name: bytes) -> SessionId:
+    """A session's id, or the relay's own log: both become names of folders."""
+    try:
+        text = name.decode("ascii")
+        return RELAY_LOG if text == RELAY_LOG else parse_session_id(text)
+    except (UnicodeDecodeError, EncodingError):
+        raise _unknown_record() from None
+
+
+def _unknown_record() -> StorageError:
+    return StorageError(
+        "the journal holds a record that this version of the relay does not know",
+        code="version",
+        hint="use the version that wrote it",
+    )
 
 
 def write_all(fd: int, data: bytes | bytearray) -> None:

@@ -51,6 +51,15 @@ class Journal:
         self._number = max((number_of(path) for path in segment_files(folder)), default=0)
         self.current = self._new_segment()
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether nothing is taken until what a failed write left can be taken out."""
+        return self._torn
+
+    def mend(self) -> None:
+        """Takes out what a failed write left. Raises OSError."""
+        self._cut_back(self.current)
+
     def commit(self, frames: Sequence[bytes]) -> int:
         """Makes records durable with one sync; returns the offset of the first. Raises OSError."""
         segment = self.current

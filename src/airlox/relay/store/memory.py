@@ -91,6 +91,9 @@ class MemoryStore:
         for name in self._blobs.get(sid, {}).keys() - names:
             self.drop_blob(sid, name)
 
+    def is_failing(self) -> bool:
+        return False
+
     def free_bytes(self) -> int:
         return self._most_bytes - self._held_bytes
 

@@ -19,7 +19,10 @@ log = logging.getLogger("airlox.relay.store")
 
 
 def replay(journal: Path, logs: SessionLogs, places: Places) -> list[Segment]:
-    """Adds to the logs what they lack; gives the segments, to be settled. Raises OSError."""
+    """Adds to the logs what they lack; gives the segments, to be settled.
+
+    Raises OSError, and StorageError for a record of another version.
+    """
     replay = _Replay(logs, places)
     paths = segment_files(journal)
     return [replay.segment(path, is_last=path is paths[-1]) for path in paths]
