@@ -14,7 +14,7 @@ from airlox.client.cache import SessionCache
 from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership
 from airlox.client.outbox import Outbox
-from airlox.client.relay_api import JobStatus, RelayApi
+from airlox.client.relay_api import Assigned, JobStatus, RelayApi
 from airlox.errors import (
     AirloxError,
     ConnectionLost,
@@ -23,8 +23,9 @@ from airlox.errors import (
     SessionClosed,
     ValidationError,
 )
-from airlox.protocol.encoding import ItemId
-from airlox.protocol.item import parse_frame
+from airlox.protocol.chain import Mark, chosen_refs, read_mark
+from airlox.protocol.encoding import ItemId, PublicKey, new_item_id
+from airlox.protocol.item import ItemRef, SealedItem, parse_envelope, parse_frame
 from airlox.protocol.job import AnyRunner, PythonJob
 from airlox.protocol.keys import Role
 from airlox.protocol.payload import File, Text
@@ -36,10 +37,10 @@ TARGET = '{"type":"any"}'
 
 
 class Relay:
-    """Answers posts from a list; None acknowledges. Stands where a RelayApi does."""
+    """Answers posts from a list; a number or None acknowledges. Stands where a RelayApi does."""
 
-    def __init__(self, *answers: Exception | str | None) -> None:
-        self._answers: Iterator[Exception | str | None] = iter(answers)
+    def __init__(self, *answers: Exception | int | None) -> None:
+        self._answers: Iterator[Exception | int | None] = iter(answers)
         self.frames: list[bytes] = []
         self.status = JobStatus(state="assigned", runner="key")
         self.closed = False
@@ -55,23 +56,23 @@ class Relay:
 
     session_id = "ax_x"
 
-    def post_item(self, frame: bytes) -> str | None:
+    def post_item(self, frame: bytes) -> int | None:
         self.frames.append(frame)
         answer = next(self._answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def post_job(self, frame: bytes, target: str) -> str | None:
+    def post_job(self, frame: bytes, target: str) -> Assigned:
         assert target == TARGET
-        return self.post_item(frame)
+        return Assigned(PublicKey("key"), self.post_item(frame))
 
     def job(self, job: str) -> JobStatus:
         return self.status
 
 
 class Desk:
-    def __init__(self, folder: Path, *answers: Exception | str | None) -> None:
+    def __init__(self, folder: Path, *answers: Exception | int | None) -> None:
         self.world = World()
         self.sender = self.world.person(Role.SENDER)
         self.relay = Relay(*answers)
@@ -88,7 +89,20 @@ class Desk:
         self.stored: str | None = None
         self.look_ups: Iterator[Exception] = iter(())
         self.warnings: list[str] = []
-        self.outbox = Outbox(self.me, self._announced, on_warning=self.warnings.append)
+        self.known: set[str] = set()
+        self.outbox = self.another_process()
+
+    def another_process(self) -> Outbox:
+        """An outbox of the same participant with the same cache."""
+        warn = self.warnings.append
+        return Outbox(self.me, self._announced, self.known.__contains__, on_warning=warn)
+
+    def say(self, text: str, *refs: ItemRef, by: Outbox | None = None) -> SealedItem:
+        """Seal and post a text."""
+        outbox = by or self.outbox
+        sealed = outbox.seal(Text(text=text), refs=refs)
+        outbox.post(sealed)
+        return sealed
 
     def _announced(self, item: ItemId, api: RelayApi) -> str | None:
         for failure in self.look_ups:
@@ -204,7 +218,7 @@ class TestJobs:
         return desk.outbox.seal(PythonJob(**(values | changes)), subkind="py")
 
     def test_the_runner_it_went_to(self, tmp_path: Path) -> None:
-        desk = Desk(tmp_path, "key")
+        desk = Desk(tmp_path, 7)
         assert desk.outbox.post_job(self.job(desk), TARGET) == "key"
 
     def test_a_lost_answer_is_asked_for(self, tmp_path: Path) -> None:
@@ -251,3 +265,86 @@ def test_nonces_and_ids_are_fresh(tmp_path: Path) -> None:
     assert len({item.ref.id for item in sealed}) == 20
     assert len({item.blob[:12] for item in sealed}) == 20
     assert os.path.isdir(desk.cache.folder)
+
+
+def mark_of(sealed: SealedItem) -> Mark:
+    mark = read_mark(parse_envelope(sealed.envelope).header)
+    assert mark is not None
+    return mark
+
+
+def linked(sealed: SealedItem) -> tuple[ItemRef, int | None]:
+    link = mark_of(sealed).link
+    assert link is not None
+    return link.ref, link.seq
+
+
+class TestChain:
+    """[P-CHN-1] What an item says of those that were acknowledged before it."""
+
+    def test_an_item_links_to_the_last_one_that_was_acknowledged(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, 3, LOST, 8, None)
+        first, second, third = desk.say("a"), desk.say("b"), desk.say("c")
+        assert mark_of(first).link is None
+        assert linked(second) == (first.ref, 3)
+        assert linked(third) == (second.ref, 8)
+        assert parse_envelope(third.envelope).header.refs == (second.ref,)
+        assert linked(desk.outbox.seal(Text(text="d"))) == (third.ref, None)
+
+    def test_what_was_not_acknowledged_is_not_linked_to(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, 3, RelayError(507, "full", "x"), 4)
+        first = desk.say("a")
+        with pytest.raises(RelayError):
+            desk.say("b")
+        assert linked(desk.say("c")) == (first.ref, 3)
+
+    def test_the_link_outlives_the_process(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, 3)
+        first = desk.say("a")
+        assert linked(desk.another_process().seal(Text(text="b"))) == (first.ref, 3)
+
+    def test_what_processes_posted_side_by_side_is_joined_by_the_next(self, tmp_path: Path) -> None:
+        desk, chosen = Desk(tmp_path, 3, 4, 5, 6), ref()
+        first, other = desk.say("a"), desk.another_process()
+        mine, theirs = desk.outbox.seal(Text(text="b")), other.seal(Text(text="c"))
+        desk.outbox.post(mine)
+        other.post(theirs)
+        assert linked(mine) == linked(theirs) == (first.ref, 3)
+        joining = desk.say("d", chosen)
+        assert parse_envelope(joining.envelope).header.refs == (chosen, mine.ref, theirs.ref)
+        assert chosen_refs(parse_envelope(joining.envelope).header) == (chosen,)
+        assert linked(joining) == (theirs.ref, 5)
+        assert parse_envelope(desk.outbox.seal(Text(text="e")).envelope).header.refs == (
+            joining.ref,
+        )
+
+    def test_a_job_is_linked_to_as_well(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, 3)
+        job = TestJobs().job(desk)
+        desk.outbox.post_job(job, TARGET)
+        assert linked(desk.outbox.seal(Text(text="b"))) == (job.ref, 3)
+
+    def test_a_frame_from_the_spool_is_linked_to_as_well(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, 3)
+        sealed = desk.outbox.seal(Text(text="a"))
+        desk.outbox.post_frame(sealed.frame())
+        assert linked(desk.outbox.seal(Text(text="b"))) == (sealed.ref, 3)
+
+    def test_only_references_to_known_items_are_vouched_for(self, tmp_path: Path) -> None:
+        desk, chosen = Desk(tmp_path, 3), ref()
+        own = desk.say("a")
+        assert mark_of(desk.outbox.seal(Text(text="b"), refs=(own.ref,))).knows
+        assert not mark_of(desk.outbox.seal(Text(text="b"), refs=(own.ref, chosen))).knows
+        desk.known.add(chosen.id)
+        assert mark_of(desk.outbox.seal(Text(text="b"), refs=(own.ref, chosen))).knows
+
+    def test_no_post_fails_because_its_link_cannot_be_kept(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, 3, 4)
+        Path(desk.cache.folder, "state").write_text("in the way")
+        first = desk.say("a")
+        assert linked(desk.say("b")) == (first.ref, 3)
+
+
+def ref() -> ItemRef:
+    """A reference to something nobody has."""
+    return ItemRef(blob_sha256=os.urandom(32).hex()[:42] + "A", id=new_item_id(os.urandom(16)))

@@ -12,7 +12,7 @@ import pytest
 
 from airlox.client import relay_api
 from airlox.client.deadline import Deadline
-from airlox.client.relay_api import FOREIGN, RelayApi, parse_event
+from airlox.client.relay_api import FOREIGN, Assigned, RelayApi, parse_event
 from airlox.client.transport import Transport
 from airlox.errors import (
     ConnectionLost,
@@ -281,11 +281,32 @@ def test_blobs_are_bounded_by_what_the_header_promises() -> None:
         api.close()
 
 
+@pytest.mark.parametrize(
+    ("answer", "seq"),
+    [
+        ({"seq": 7, "more": 1}, 7),
+        ({"seq": -1}, None),
+        ({"seq": 2**53}, None),
+        ({"seq": "7"}, None),
+        ({}, None),
+        ([7], None),
+    ],
+)
+def test_the_number_of_a_posted_item_is_what_the_relay_says_if_it_does(
+    answer: object, seq: int | None
+) -> None:
+    with Scripted(Recorder((201, answer))) as server:
+        api = api_of(server)
+        assert api.post_item(b"frame") == seq
+        api.close()
+
+
 def test_runners_and_jobs() -> None:
     runners = [{"signed_join": "j", "online": True, "extra": 1}, {"online": True}, 7]
     recorder = Recorder(
         (200, {"runners": runners}),
         (200, {"runner": KEY}),
+        (201, {"runner": KEY, "seq": 7, "more": []}),
         (200, {"job": "j", "state": "failed", "runner": None, "reason": "cancelled"}),
         (200, {"state": "assigned", "runner": KEY}),
         (200, {"rejected": True}),
@@ -293,13 +314,14 @@ def test_runners_and_jobs() -> None:
     with Scripted(recorder) as server:
         api = api_of(server)
         assert [entry.signed_join for entry in api.runners()] == ["j"]
-        assert api.post_job(b"frame", '{"type":"any"}') == KEY
+        assert api.post_job(b"frame", '{"type":"any"}') == Assigned(KEY)
+        assert api.post_job(b"frame", '{"type":"any"}') == Assigned(KEY, 7)
         assert api.job("j").reason == "cancelled"
         assert api.job("j").runner == KEY
         api.heartbeat("j", free_slots=2)
         api.close()
     assert recorder.requests[1].headers["airlox-target"] == '{"type":"any"}'
-    assert json.loads(recorder.requests[4].body) == {"job": "j", "slots": 2}
+    assert json.loads(recorder.requests[5].body) == {"job": "j", "slots": 2}
 
 
 def test_what_the_relay_says_of_a_job_is_cut_and_cleaned() -> None:

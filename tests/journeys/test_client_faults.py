@@ -9,6 +9,7 @@ import pytest
 
 from airlox import ConnectionLost, RelayError, StorageError
 from airlox.client import outbox
+from airlox.protocol.chain import Place
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.payload import Text
 from journeys.conftest import People
@@ -89,7 +90,8 @@ def test_a_duplicate_that_is_not_ours_is_an_error(people: People) -> None:
     first = owner._core.outbox.seal(_text("mine"))
     owner._core.outbox.post(first)
     owner._core.outbox.post(first)
-    other = owner._core.outbox.seal(_text("other"), item_id=ItemId(first.ref.id))
+    place = Place(ItemId(first.ref.id), ())
+    other = owner._core.outbox.seal(_text("other"), place=place)
     with pytest.raises(RelayError) as caught:
         owner._core.outbox.post(other)
     assert caught.value.code == "duplicate"

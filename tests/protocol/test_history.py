@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from airlox.errors import ProtocolError
 from airlox.protocol import job, manifest, payload
 from airlox.protocol.encoding import ItemId
+from airlox.protocol.forgetting import forgotten_ranges
 from airlox.protocol.item import SealedItem
 from airlox.protocol.keys import Role
 from airlox.protocol.manifest import Feature
-from airlox.protocol.view import Change, Event, SessionView, forgotten_ranges, in_ranges
+from airlox.protocol.ranges import in_ranges
+from airlox.protocol.view import Change, Event, SessionView
 from support.crew import a_result
 from support.world import NOW_MS, Person, Timeline, World, job_limits
 

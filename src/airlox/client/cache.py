@@ -35,7 +35,8 @@ from airlox.client.filelock import file_lock
 from airlox.client.relay_api import parse_event
 from airlox.errors import StorageError
 from airlox.protocol.limits import MANIFEST_BYTES, TIMELINE_BYTES
-from airlox.protocol.view import Event, in_ranges
+from airlox.protocol.ranges import in_ranges
+from airlox.protocol.view import Event
 from airlox.protocol.wire import EventKind
 
 SWEEP_EVERY_S: Final = 3600.0

@@ -26,7 +26,9 @@ class Core:
         self.membership = membership
         self.on_warning = on_warning
         self.timeline = Timeline(membership, on_warning=on_warning)
-        self.outbox = Outbox(membership, self.timeline.announced, on_warning=on_warning)
+        self.outbox = Outbox(
+            membership, self.timeline.announced, self.timeline.knows, on_warning=on_warning
+        )
         self._lock = threading.Lock()
         self._feeds: set[Feed] = set()
         self.disconnected = False

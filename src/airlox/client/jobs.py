@@ -19,6 +19,7 @@ from airlox.client.result import OutFile, Result, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
 from airlox.client.transport import one_line
 from airlox.errors import JobRefused, ProtocolError, RelayError, WaitTimeout
+from airlox.protocol.chain import chosen_refs
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
 from airlox.protocol.job import Job as JobMeta
@@ -286,7 +287,7 @@ class Job:
         ]
         named = [e for e in pending if any(ref.id == self.id for ref in e.header.refs)]
         # a result need not name its job in the header
-        return named + [e for e in pending if not e.header.refs]
+        return named + [e for e in pending if not chosen_refs(e.header)]
 
     def _input_sha256(self) -> str | None:
         """Digest of the input blobs, or None when one is not at hand."""

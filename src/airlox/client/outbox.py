@@ -5,22 +5,35 @@ two items. The relay answers a repetition with 409 `duplicate`; that counts as a
 when it follows a try of ours and the item the relay announces under that id is byte for byte ours.
 The sealed bytes are in the cache before the first try: an author never downloads its own item, and
 can answer those who want it later.
+
+Each item links to the own one that was acknowledged last (`protocol/chain.py`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership, now_ms
-from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.client.relay_api import Assigned, RelayApi, WarningSink
+from airlox.client.tips import Tips
 from airlox.client.transport import SLOWEST_BYTES_PER_S
 from airlox.errors import ConnectionLost, PolicyError, RelayError
 from airlox.protocol.aead import NONCE_BYTES
-from airlox.protocol.encoding import ITEM_ID_BYTES, ItemId, new_item_id
-from airlox.protocol.item import ItemRef, Kind, SealedItem, parse_envelope, seal_item
+from airlox.protocol.chain import RANDOM_BYTES, Link, Place, find_place, stays
+from airlox.protocol.digest import hash_of
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.protocol.item import (
+    Envelope,
+    ItemRef,
+    Kind,
+    SealedItem,
+    parse_envelope,
+    parse_frame,
+    seal_item,
+)
 from airlox.protocol.payload import Meta, decode_payload, encode_payload, kind_of
 from airlox.protocol.policy import check_header_rules, check_payload, check_role_may_post
 
@@ -35,19 +48,38 @@ T = TypeVar("T")
 class Outbox:
     """Seals and posts the items of one participant; safe to share between threads.
 
-    `announced` gives the envelope the relay announced under an id, or None.
+    `announced` gives the envelope the relay announced under an id, or None; `knows` says whether
+    an item is known to be in the session.
     """
 
     def __init__(
         self,
         membership: Membership,
         announced: Callable[[ItemId, RelayApi], str | None],
+        knows: Callable[[ItemId], bool],
         *,
         on_warning: WarningSink,
     ) -> None:
         self._membership = membership
         self._announced = announced
+        self._knows = knows
         self._on_warning = on_warning
+        self._tips = Tips(membership.cache, membership.key.public)
+
+    def place(self, refs: Sequence[ItemRef] = (), *, sure: bool = False) -> Place:
+        """Id and references of a new item that names `refs`, for `seal`.
+
+        `sure`: the caller sees to it that the relay has what they name before it gets the item.
+        """
+        tips = self._tips.all()
+        own = {tip.ref.id for tip in tips}
+        return find_place(
+            self._membership.key.public,
+            refs,
+            tips,
+            knows=sure or all(ref.id in own or self._knows(ItemId(ref.id)) for ref in refs),
+            random=os.urandom(RANDOM_BYTES),
+        )
 
     def seal(
         self,
@@ -56,12 +88,15 @@ class Outbox:
         *,
         subkind: str | None = None,
         refs: tuple[ItemRef, ...] = (),
-        item_id: ItemId | None = None,
+        sure: bool = False,
+        place: Place | None = None,
     ) -> SealedItem:
         """The item, checked as a reader would. Raises PolicyError or ValidationError.
 
-        `item_id` is given where something else was bound to it before.
+        `refs` and `sure` as for `place`; that is given in their stead where it had to be known
+        before.
         """
+        place = place or self.place(refs, sure=sure)
         me = self._membership
         manifest = me.manifest
         kind = kind_of(meta)
@@ -72,13 +107,13 @@ class Outbox:
             me.key,
             me.invite.session_key,
             session_id=manifest.session_id,
-            item_id=item_id or new_item_id(os.urandom(ITEM_ID_BYTES)),
+            item_id=place.item_id,
             kind=kind,
             subkind=subkind,
             created_at_ms=manifest.clamp_time(now_ms()),
             payload=payload,
             nonce=os.urandom(NONCE_BYTES),
-            refs=refs,
+            refs=place.refs,
         )
         header = parse_envelope(sealed.envelope).header
         check_header_rules(manifest, me.cert, header)
@@ -91,24 +126,40 @@ class Outbox:
         """Post until acknowledged. Raises RelayError, ConnectionLost, SessionClosed."""
         self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
         frame = sealed.frame()
-        self._until_acknowledged(
+        seq = self._until_acknowledged(
             sealed, lambda api: api.post_item(frame), lambda api: None, timeout_s
         )
+        self._note(parse_envelope(sealed.envelope), sealed.ref, seq)
         return sealed.ref
 
-    def post_job(self, sealed: SealedItem, target: str, timeout_s: float = POST_TIMEOUT_S) -> str:
+    def post_job(
+        self, sealed: SealedItem, target: str, timeout_s: float = POST_TIMEOUT_S
+    ) -> PublicKey:
         """Post a job until acknowledged; returns the key of the runner that was given it.
 
         Raises like `post`; a job that no runner takes is a RelayError with the relay's code.
         """
         self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
         frame = sealed.frame()
-        return self._until_acknowledged(
+        given = self._until_acknowledged(
             sealed,
             lambda api: api.post_job(frame, target),
             lambda api: _assigned(api, sealed.ref.id),
             timeout_s,
         )
+        self._note(parse_envelope(sealed.envelope), sealed.ref, given.seq)
+        return given.runner
+
+    def post_frame(self, frame: bytes) -> None:
+        """One try to post a sealed item, for callers that repeat it themselves."""
+        seq = self._membership.api.post_item(frame)
+        document, blob = parse_frame(frame)
+        envelope = parse_envelope(document)
+        self._note(envelope, ItemRef(blob_sha256=hash_of(blob), id=envelope.id), seq)
+
+    def _note(self, envelope: Envelope, ref: ItemRef, seq: int | None) -> None:
+        """The relay acknowledged an item: the next one links to it."""
+        self._tips.note(Link(ref, seq, stays(envelope.header)), envelope.header.refs)
 
     def _until_acknowledged(
         self,
@@ -163,13 +214,13 @@ class Outbox:
         return self._announced(ItemId(sealed.ref.id), api) == sealed.envelope
 
 
-def _assigned(api: RelayApi, job: str) -> str:
+def _assigned(api: RelayApi, job: str) -> Assigned:
     """Whom a job went to whose answer was lost."""
     status = api.job(job)
     if status.runner is None:
         reason = status.reason or "no_runner_available"
         raise RelayError(409, reason, "the job was not given to a runner")
-    return status.runner
+    return Assigned(PublicKey(status.runner))
 
 
 def _check_size(size: int, most: int) -> None:

@@ -29,6 +29,7 @@ from airlox.client.deadline import Deadline
 from airlox.client.transport import Answer, Line, Transport, one_line
 from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
 from airlox.protocol import wire
+from airlox.protocol.canonical import U53
 from airlox.protocol.encoding import PublicKey
 from airlox.protocol.keys import parse_public_key
 from airlox.protocol.limits import (
@@ -129,8 +130,20 @@ class _RunnersAnswer(msgspec.Struct):
     runners: list[msgspec.Raw]
 
 
+class Assigned(msgspec.Struct, frozen=True):
+    """What the relay answers to a job it took: who has it, and the number of the job's event."""
+
+    runner: PublicKey
+    seq: int | None = None
+
+
 class _AssignedAnswer(msgspec.Struct):
     runner: str
+    seq: U53 | None = None
+
+
+class _PostedAnswer(msgspec.Struct):
+    seq: U53
 
 
 class _PacksAnswer(msgspec.Struct):
@@ -405,9 +418,14 @@ class RelayApi:
 
     # -- items -------------------------------------------------------------------------------
 
-    def post_item(self, frame: bytes) -> None:
-        """One try; see `outbox.py`."""
-        self._call("POST", wire.items(self.session_id), frame)
+    def post_item(self, frame: bytes) -> int | None:
+        """One try; see `outbox.py`. Returns the number of the item's event, if the relay says it:
+        the answer of a relay of 0.1.0 has any form."""
+        answer = self._call("POST", wire.items(self.session_id), frame)
+        try:
+            return msgspec.json.decode(answer.body, type=_PostedAnswer).seq
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
 
     def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
         """The sealed bytes of an item; `limit_bytes` is what its header promises."""
@@ -454,12 +472,13 @@ class RelayApi:
             body["slots"] = free_slots
         self._repeat("POST", wire.heartbeat(self.session_id), msgspec.json.encode(body))
 
-    def post_job(self, frame: bytes, target: str) -> PublicKey:
-        """One try; returns the key of the runner the relay chose. See `outbox.py`."""
+    def post_job(self, frame: bytes, target: str) -> Assigned:
+        """One try; returns the runner the relay chose. See `outbox.py`."""
         headers = {wire.Headers.TARGET: target}
         answer = self._call("POST", wire.jobs(self.session_id), frame, headers=headers)
-        runner = _known_key(self._decode(answer, _AssignedAnswer, "answer to the job").runner)
-        return runner or self._not_a_relay("answer to the job")
+        said = self._decode(answer, _AssignedAnswer, "answer to the job")
+        runner = _known_key(said.runner) or self._not_a_relay("answer to the job")
+        return Assigned(runner, said.seq)
 
     def job(self, job: str) -> JobStatus:
         answer = self._get(wire.job(self.session_id, job))

@@ -22,7 +22,8 @@ from airlox.client.shown import Runner
 from airlox.client.timeline import STANDING_KINDS
 from airlox.errors import JobRefused, RelayError, UsageError
 from airlox.protocol import canonical
-from airlox.protocol.encoding import ITEM_ID_BYTES, PublicKey, new_item_id
+from airlox.protocol.chain import Place
+from airlox.protocol.encoding import PublicKey
 from airlox.protocol.item import ItemRef, Kind
 from airlox.protocol.job import (
     AnyRunner,
@@ -86,7 +87,8 @@ class Submission:
         session = self._check()
         files = self._files(filename)
         target = self._target()
-        upload = self._tree(target)
+        place = self._place(files)
+        upload = self._tree(target, place)
         meta = PythonJob(
             code=code,
             filename=filename,
@@ -98,13 +100,14 @@ class Submission:
             timeout_s=self._timeout_s(session),
             **self._extras(upload),
         )
-        return self._send(meta, "py", upload)
+        return self._send(meta, "py", place, upload)
 
     def shell(self, command: str | Sequence[str]) -> Job:
         session = self._check()
         files = self._files(None)
         target = self._target()
-        upload = self._tree(target)
+        place = self._place(files)
+        upload = self._tree(target, place)
         script = command if isinstance(command, str) else UNSET
         meta = ShellJob(
             files=files,
@@ -115,7 +118,7 @@ class Submission:
             script=script,
             **self._extras(upload),
         )
-        return self._send(meta, "sh", upload)
+        return self._send(meta, "sh", place, upload)
 
     # -- what is asked for -------------------------------------------------------------------
 
@@ -230,7 +233,13 @@ class Submission:
             names.add(item.meta.name.casefold())
         return refs
 
-    def _tree(self, target: Target) -> TreeUpload | None:
+    def _place(self, files: tuple[ItemRef, ...]) -> Place:
+        """Where the job stands in our chain. Where a relay forgets jobs it sees by the references
+        which files go with one."""
+        named = files if self._core.manifest.has(Feature.HISTORY) else ()
+        return self._core.outbox.place(named)
+
+    def _tree(self, target: Target, place: Place) -> TreeUpload | None:
         order = self._order
         if order.tree is None:
             return None
@@ -246,17 +255,16 @@ class Submission:
         return TreeUpload(
             self._core,
             os.fspath(order.tree),
-            job=new_item_id(os.urandom(ITEM_ID_BYTES)),
+            job=place.item_id,
             runner=None if runner is None else PublicKey(runner),
             **_tree_options(order.tree_options or {}),
         )
 
     # -- off it goes -------------------------------------------------------------------------
 
-    def _send(self, meta: JobMeta, subkind: str, upload: TreeUpload | None) -> Job:
+    def _send(self, meta: JobMeta, subkind: str, place: Place, upload: TreeUpload | None) -> Job:
         core = self._core
-        item_id = None if upload is None else upload.job
-        sealed = core.outbox.seal(meta, subkind=subkind, item_id=item_id)
+        sealed = core.outbox.seal(meta, subkind=subkind, place=place)
         if upload is not None:
             upload.send_first(everything=not self._order.stay)
         target = canonical.encode(meta.target).decode()
@@ -267,7 +275,7 @@ class Submission:
                 raise
             words, hint = NOT_TAKEN[error.code]
             raise JobNotTaken(words, code=error.code, hint=hint, job=sealed.ref.id) from error
-        return Job(core, sealed.ref, meta, runner=PublicKey(runner), upload=upload)
+        return Job(core, sealed.ref, meta, runner=runner, upload=upload)
 
 
 def _tree_options(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -24,7 +24,9 @@ from airlox.client.stream import Feed, soon
 from airlox.client.transport import one_line
 from airlox.errors import EncodingError, ProtocolError, SessionClosed, StorageError, UsageError
 from airlox.protocol import wire
+from airlox.protocol.chain import Alarm, chosen_refs
 from airlox.protocol.encoding import ItemId
+from airlox.protocol.forgetting import forgotten_ranges, inputs_of, named_alone
 from airlox.protocol.item import Envelope, Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.limits import EVENT_JUMP
@@ -37,7 +39,6 @@ from airlox.protocol.view import (
     ItemStatus,
     Record,
     SessionView,
-    forgotten_ranges,
     parse_event,
 )
 from airlox.protocol.wire import EventKind, JobState
@@ -158,6 +159,8 @@ class Timeline:
         A refused item needs no word here: it has a record that says why.
         """
         for event, change in zip(events, changes, strict=True):
+            for alarm in change.alarms:
+                self._warn(str(alarm))
             if change.kind == EventKind.PARTICIPANT and change.fault is not None:
                 self._warn(f"a join was refused: {change.fault}")
             if event.seq <= last:
@@ -287,6 +290,15 @@ class Timeline:
         if record is None or record.envelope is None:
             return None
         return record.envelope.document
+
+    def knows(self, item_id: ItemId) -> bool:
+        """Whether the relay has announced an item here."""
+        return self.read(lambda view: item_id in view.records)
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Signs that the relay drops, moves or repeats items, in all that is kept here."""
+        self.recall()
+        return self.read(lambda view: view.chain.alarms)
 
     def records(self) -> list[Record]:
         """Every announced item with what is known of it, in the relay's order."""
@@ -446,13 +458,14 @@ def past_numbers(view: SessionView, events: Sequence[Event], recent: int) -> set
         and word.state in (JobState.FINISHED, JobState.FAILED)
     ]
     gone = set(over[: max(0, len(over) - recent)])
+    inputs = inputs_of(view.records, gone)
     for item, record in view.records.items():
-        if record.envelope is None:
+        if record.envelope is None or record.envelope.header.kind is not Kind.RESULT:
             continue
-        header = record.envelope.header
-        names = {ItemId(ref.id) for ref in header.refs}
-        if header.kind is Kind.RESULT and header.refs and ItemId(header.refs[0].id) in gone:
-            gone |= {item} | {i for i in names if _is_runners_file(view, i)}
+        names = [ItemId(ref.id) for ref in chosen_refs(record.envelope.header)]
+        if names and names[0] in gone:
+            gone |= {item, *(name for name in names if _is_runners_file(view, name))}
+    gone |= named_alone(view.records, inputs, gone)
     announced = {view.records[item].seq for item in gone}
     return announced | {event.seq for event in events if _subject(event) in gone}
 

@@ -31,7 +31,7 @@ from airlox.errors import EncodingError
 from airlox.protocol import canonical, limits
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ITEM_ID_BYTES, ItemId, PublicKey, b64u_decode, b64u_encode
-from airlox.protocol.item import Envelope, Header, ItemRef
+from airlox.protocol.item import Envelope, Header, ItemRef, Kind
 from airlox.protocol.ranges import Ranges
 
 RANDOM_BYTES: Final = 11
@@ -111,6 +111,13 @@ def find_place(
 def _mark(author: PublicKey, start: bytes, link: tuple[ItemRef, ...]) -> bytes:
     named = b"".join(canonical.encode(ref) for ref in link)
     return sha256(_CONTEXT + author.encode() + start + named)[: ITEM_ID_BYTES - _MARK_AT]
+
+
+def stays(header: Header) -> bool:
+    """Whether an item is of those that no relay forgets, as far as its header tells."""
+    if header.kind is Kind.EVENT:
+        return not chosen_refs(header)  # else a cancel, which goes with its job
+    return header.kind in (Kind.TEXT, Kind.RUNNER_INFO)
 
 
 # ── the reader's side ────────────────────────────────────────────────────────────────────────
@@ -236,8 +243,8 @@ class Chain:
         if mark.link is not None:
             self.linked += 1
             found += self._check(seq, envelope, mark.link)
-        others = header.refs if mark.link is None else header.refs[:-1]
-        for ref in others if mark.knows else ():
+        named = header.refs if mark.link is None else header.refs[:-1]
+        for ref in named if mark.knows else named[len(named) - mark.joined :]:
             found += self._check(seq, envelope, Link(ref))
         return found
 

@@ -9,8 +9,6 @@ Source: docs/protocol.md, "Events" and "Items".
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -27,8 +25,15 @@ from airlox.errors import (
 )
 from airlox.protocol import canonical, limits
 from airlox.protocol.cert import Join, parse_join
+from airlox.protocol.chain import Alarm, Chain
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey, parse_item_id
+from airlox.protocol.forgetting import (
+    forgotten_ranges,
+    goes_with_a_job,
+    inputs_of,
+    named_alone,
+)
 from airlox.protocol.item import (
     Envelope,
     ItemRef,
@@ -52,6 +57,7 @@ from airlox.protocol.payload import (
     decode_payload,
 )
 from airlox.protocol.policy import check_header_rules, check_payload, may_take_jobs
+from airlox.protocol.ranges import Ranges
 from airlox.protocol.wire import EventKind
 
 
@@ -190,6 +196,8 @@ class Change(msgspec.Struct, frozen=True):
     fault: str | None = None
     forgotten: tuple[ItemId, ...] = ()
     """Items that are no longer known: the relay forgot them, and they were of finished jobs."""
+    alarms: tuple[Alarm, ...] = ()
+    """What the event shows of a relay that drops, moves or repeats items."""
 
 
 _WORD_CHARS: Final = 40
@@ -221,6 +229,10 @@ class SessionView:
         """Jobs with a signed cancel, and who signed it."""
         self.has_forgotten = False
         """Whether the relay said that it forgot something of this session."""
+        self._told_forgotten = Ranges()
+        self._inputs: set[ItemId] = set()
+        """Files that are here and that jobs named which are forgotten."""
+        self.chain = Chain()
 
     # ── events ──────────────────────────────────────────────────────────────────────────────
 
@@ -248,6 +260,7 @@ class SessionView:
             return Change(event.kind, fault="a gap that does not follow the last event")
         self.last_seq = event.seq
         self.has_forgotten = True
+        self.chain.skip(first, event.seq)
         return Change(event.kind)
 
     def _hold(self, document: str) -> None:
@@ -268,23 +281,33 @@ class SessionView:
     def _on_item(self, event: Event) -> Change:
         envelope = parse_envelope(_text(event, "envelope"))
         if envelope.id in self.records:
-            raise OrderError(f"item {envelope.id} was announced before")
-        self._hold(envelope.document)
+            alarms = self.chain.step(event.seq, envelope)
+            fault = f"item {envelope.id} was announced before"
+            return Change(event.kind, fault=fault, alarms=alarms)
+        try:
+            self._hold(envelope.document)
+        except LimitError:
+            self.chain.skip(event.seq, event.seq)
+            raise
+        alarms = self.chain.step(event.seq, envelope)
         author = self.participants.get(envelope.author)
         record = Record(event.seq, author, envelope, ItemStatus.PENDING)
         self.records[envelope.id] = record
+        fault = self._fault_of(author, envelope)
+        if author is None or fault is not None:
+            record.status, record.reason = ItemStatus.REFUSED, fault
+            return Change(event.kind, envelope.id, fault=fault, alarms=alarms)
+        return Change(event.kind, envelope.id, author.public, alarms=alarms)
+
+    def _fault_of(self, author: Participant | None, envelope: Envelope) -> str | None:
+        """Why an announced item is refused unopened, or None."""
         if author is None:
-            return self._refuse(record, "its author never joined")
+            return "its author never joined"
         try:
             check_header_rules(self.manifest, author.join.cert, envelope.header)
         except ProtocolError as error:
-            return self._refuse(record, error.message)
-        return Change(event.kind, item=envelope.id, participant=author.public)
-
-    def _refuse(self, record: Record, reason: str) -> Change:
-        record.status, record.reason = ItemStatus.REFUSED, reason
-        item = record.envelope.id if record.envelope else None
-        return Change(EventKind.ITEM, item=item, fault=reason)
+            return error.message
+        return None
 
     def _on_left(self, event: Event) -> Change:
         public = _key(event, "participant_pub")
@@ -343,34 +366,32 @@ class SessionView:
         return Change(event.kind)
 
     def _on_forgotten(self, event: Event) -> Change:
-        """Lets go of what the relay forgot, as far as it may: items of jobs, and nothing else."""
+        """Lets go of what the relay forgot, as far as it may; see forgetting.py.
+
+        Every such event tells of all that was ever forgotten, perhaps in parts: what they told
+        together counts.
+        """
         if not self.manifest.has(Feature.HISTORY):
             return IGNORED
-        ranges = forgotten_ranges(event)
-        inside = [(i, r) for i, r in self.records.items() if in_ranges(r.seq, ranges)]
-        of_jobs = tuple(item for item, record in inside if self._is_of_a_job(record))
-        for item in of_jobs:
-            self._forget(item)
+        for first, last in forgotten_ranges(event):
+            self._told_forgotten.add(first, last)
+            self.chain.skip(first, last)
         self.has_forgotten = True
-        stay = len(inside) - len(of_jobs)
+        told = {i for i, r in self.records.items() if r.seq in self._told_forgotten}
+        going = {item for item in told if goes_with_a_job(self.records[item])}
+        self._inputs |= inputs_of(self.records, going)
+        going |= named_alone(self.records, self._inputs & told, going)
+        forgotten = tuple(item for item in self.records if item in going)
+        for item in forgotten:
+            self._forget(item)
+        stay = len(told) - len(going)
         fault = f"the relay says it forgot {stay} item(s) that stay" if stay else None
-        return Change(event.kind, fault=fault, forgotten=of_jobs)
-
-    def _is_of_a_job(self, record: Record) -> bool:
-        """A job, a result, a file by a runner, a cancel."""
-        if record.envelope is None or record.author is None:
-            return True  # nothing that anybody could use
-        header, role = record.envelope.header, record.author.role
-        if header.kind is Kind.EVENT:
-            if record.item is not None:
-                return isinstance(record.item.meta, JobCancel)
-            return role is not Role.OWNER or bool(header.refs)
-        return header.kind in (Kind.JOB, Kind.RESULT) or (
-            header.kind is Kind.FILE and role is Role.RUNNER
-        )
+        return Change(event.kind, fault=fault, forgotten=forgotten)
 
     def _forget(self, item: ItemId) -> None:
         record = self.records.pop(item)
+        self.chain.forget(item)
+        self._inputs.discard(item)
         if record.envelope is not None:
             self._held_bytes -= len(record.envelope.document)
         self.relay_jobs.pop(item, None)
@@ -403,7 +424,7 @@ class SessionView:
             record.wrong_bytes = False
             item = self._open(record.seq, record.author, record.envelope, ref, blob)
         except ProtocolError as error:
-            self._refuse(record, error.message)
+            record.status, record.reason = ItemStatus.REFUSED, error.message
             raise
         record.item, record.status, record.reason = item, ItemStatus.OK, None
         self._learn(item)
@@ -543,28 +564,6 @@ def _reason(event: Event) -> str | None:
     """The relay's words, cut: nobody else bounds them."""
     reason = event.data.get("reason")
     return reason[: limits.REASON] if isinstance(reason, str) else None
-
-
-def forgotten_ranges(event: Event) -> list[tuple[int, int]]:
-    """The ranges of a `forgotten` event: ascending, apart, all before it. Raises EncodingError."""
-    try:
-        found = msgspec.convert(event.data.get("ranges"), list[tuple[int, int]])
-    except msgspec.ValidationError:
-        raise EncodingError("forgotten event without ranges") from None
-    if len(found) > limits.FORGOTTEN_RANGES:
-        raise LimitError("forgotten event with too many ranges")
-    last = -1
-    for low, high in found:
-        if not last < low <= high < event.seq:
-            raise EncodingError("forgotten event with ranges out of order")
-        last = high
-    return found
-
-
-def in_ranges(seq: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether a number lies in one of some ascending ranges."""
-    at = bisect_right(ranges, seq, key=lambda each: each[0]) - 1
-    return at >= 0 and seq <= ranges[at][1]
 
 
 def input_digest(blobs: list[bytes]) -> str:

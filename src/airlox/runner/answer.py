@@ -128,7 +128,9 @@ def _seal_files(
 
 
 def _seal_result(outbox: Outbox, result: Result) -> SealedItem:
-    return outbox.seal(result, refs=(result.job, *(out.item for out in result.out_files)))
+    """`sure`: the spool posts a result only after the files it names."""
+    refs = (result.job, *(out.item for out in result.out_files))
+    return outbox.seal(result, refs=refs, sure=True)
 
 
 def _fitted(manifest: Manifest, answer: Answer, files: tuple[OutFile, ...]) -> Result:

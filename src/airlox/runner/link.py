@@ -83,7 +83,9 @@ class Link:
     def __init__(self, membership: Membership, name: str, *, on_warning: WarningSink) -> None:
         self.membership = membership
         self.timeline = Timeline(membership, on_warning=on_warning)
-        self.outbox = Outbox(membership, self.timeline.announced, on_warning=on_warning)
+        self.outbox = Outbox(
+            membership, self.timeline.announced, self.timeline.knows, on_warning=on_warning
+        )
         self._on_warning = on_warning
         self._done = DoneJobs(
             os.path.join(membership.cache.folder, f"jobs-done-{name}.txt"),
