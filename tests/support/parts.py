@@ -77,6 +77,7 @@ PARTS: Mapping[str, Part] = {
     "a package index for uv": Part(
         old.can_fetch_packages, "uv must be able to fetch packages as an ordinary user"
     ),
+    "bwrap": Part(_has_command("bwrap"), "apt-get install bubblewrap"),
     "caddy": Part(_has_command("caddy"), "apt-get install caddy"),
     "git": Part(_has_command("git"), "apt-get install git"),
     "ip": Part(_has_command("ip"), "apt-get install iproute2"),

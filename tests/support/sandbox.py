@@ -2,7 +2,8 @@
 
 An ordinary user may not be able to read this repository or the interpreter of the tests, so for
 that one the sandbox package is copied to a folder open to all and run by an interpreter open to
-all. Run by an ordinary user, the tests are that user, and the cases "as root" are skipped.
+all. The same holds for bubblewrap under root, which finds what it shows as the job's user. Run by
+an ordinary user, the tests are that user, and the cases "as root" are skipped.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def started(
     code: str, *, user: str = "user", sandbox: str = "local", **request: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver under way. It is killed when the block is left."""
-    need(user)
-    python, path = _setting(user)
+    builder = request.get("builder")
+    need(user, builder)
+    python, path = _setting(user, builder)
     process = subprocess.Popen(
         [python, "-B", str(path / "support" / "sandbox_driver.py")],
         stdin=subprocess.PIPE,
@@ -99,12 +101,14 @@ def started(
         process.communicate()
 
 
-def need(user: str) -> None:
+def need(user: str, builder: str | None = None) -> None:
     """Skip, or fail where CI is set, if this case cannot be run as this user."""
     parts.require("linux")
+    if builder == "bwrap":
+        parts.require("bwrap")
     if user == "root":
         parts.require("root")
-    elif os.geteuid() == 0 and _open_python() is None:
+    if _needs_open_python(user, builder) and _open_python() is None:
         lack("a Python 3.11 or newer that every user can run: apt-get install python3")
 
 
@@ -121,8 +125,12 @@ def _identity(user: str) -> dict[str, Any]:
     return {"user": USER_UID, "group": USER_UID, "extra_groups": []}
 
 
-def _setting(user: str) -> tuple[str, Path]:
-    if user == "root" or os.geteuid() != 0:
+def _needs_open_python(user: str, builder: str | None) -> bool:
+    return os.geteuid() == 0 and (user != "root" or builder == "bwrap")
+
+
+def _setting(user: str, builder: str | None) -> tuple[str, Path]:
+    if not _needs_open_python(user, builder):
         return sys.executable, _copy()
     python = _open_python()
     assert python is not None

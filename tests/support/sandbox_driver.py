@@ -67,6 +67,7 @@ def write(path, content=b"x"):
 def main() -> None:
     request = json.loads(sys.stdin.read())
     folder = Path(tempfile.mkdtemp(prefix="airlox-case-"))
+    folder.chmod(0o711)  # bubblewrap finds a job's folders as the job's user
     try:
         answer = asyncio.run(_answer(request, folder))
     finally:
@@ -84,7 +85,11 @@ async def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _open(request: dict[str, Any], folder: Path) -> Sandbox:
-    options = SandboxOptions(state_dir=folder, job_user=request.get("job_user"))
+    options = SandboxOptions(
+        state_dir=folder,
+        job_user=request.get("job_user"),
+        builder=request.get("builder"),
+    )
     if request["sandbox"] == "local":
         return LocalSandbox(options, without=frozenset(request.get("without", ())))
     return open_sandbox(request["sandbox"], options)
@@ -155,6 +160,7 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
         "out": [file.path for file in collected.files],
         "left_out": {skipped.path: skipped.reason for skipped in collected.skipped},
         "owner": sandbox.owner(),
+        "builder": sandbox.probe().builder if request.get("tell_builder") else None,
     }
 
 

@@ -44,6 +44,18 @@ _CAUSES = {
         "no other user can be put on here, and a job never runs as root",
         "start the runner as an ordinary user, or name one with `--job-user NAME`",
     ),
+    "no_bwrap": (
+        "bubblewrap is not installed",
+        "install it (`sudo apt-get install bubblewrap`), or leave `--sandbox-builder` out",
+    ),
+    "too_old_bwrap": (
+        "this system's bubblewrap lacks an option",
+        f"update it to 0.8 or newer, {_DOCKER}",
+    ),
+    "toolchain_unreadable": (
+        "the job's user cannot reach what bubblewrap must show it",
+        "keep it where every user may look, or start the runner as an ordinary user",
+    ),
     "kernel_too_old": (
         "this kernel lacks the calls that build a sandbox (Linux 5.12 or newer has them)",
         "update the kernel, or use `--sandbox docker`",

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from airlox.sandbox.linux.launched import Launched
     from airlox.sandbox.linux.walls import Given, Walls
 
-TABLE = {"own": ("airlox.sandbox.linux.launch", "Own")}
+TABLE = {
+    "own": ("airlox.sandbox.linux.launch", "Own"),
+    "bwrap": ("airlox.sandbox.linux.bwrap", "Bwrap"),
+}
 """Name to module and class, in the order in which they are tried."""
 
 

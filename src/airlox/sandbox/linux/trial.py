@@ -30,6 +30,7 @@ def try_out(builder: Builder, walls: Walls, state_dir: Path) -> None:
     """
     builder.check()
     with tempfile.TemporaryDirectory(dir=state_dir, prefix="probe-") as folder:
+        os.chmod(folder, 0o711)  # as the folders above a workspace: nothing in it can be listed
         work, out, home = (_place(Path(folder, name), walls) for name in ("work", "out", "home"))
         limits = Limits(timeout_s=_WITHIN_S, memory_bytes=None)
         plan = Plan((), (), walls.layout.work, work, out, home, limits)
