@@ -22,7 +22,7 @@ from airlox.client import connection
 from airlox.client.connection import parse_address, tls_context
 from airlox.client.deadline import Deadline
 from airlox.client.transport import Answer, Transport, _Chunks
-from airlox.errors import ConnectionLost, LimitError, ValidationError
+from airlox.errors import ConnectionLost, LimitError, UsageError, ValidationError
 from support.scripted import Peer, Scripted, always
 
 PATIENT_S = 15.0
@@ -52,7 +52,16 @@ def test_addresses() -> None:
 
 @pytest.mark.parametrize(
     "base_url",
-    ["http://relay.example", "ftp://localhost", "https://", "https://h:99999", "https://u@h"],
+    [
+        "http://relay.example",
+        "ftp://localhost",
+        "https://",
+        "https://h:99999",
+        "https://u@h",
+        "https://[h/",
+        "https://h\u2100",
+        "https://h/\udcff",
+    ],
 )
 def test_unusable_addresses_are_refused(base_url: str) -> None:
     with pytest.raises(ValidationError):
@@ -436,6 +445,15 @@ def test_a_proxy_that_says_no(status: int, told: str) -> None:
     assert told in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize(
+    "url", ["http://p:99999", "http://p:x", "http://[p", "http://p\u2100", "socks5://p:1", "http://"]
+)
+def test_what_is_no_proxy_is_refused(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make("https://relay.example", {"https_proxy": url})
+    assert caught.value.code == "bad_proxy"
+
+
 def test_a_proxy_that_is_not_there_is_named() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -503,7 +521,20 @@ def test_chunks_are_the_same_however_they_are_cut(
     assert parser.ended
 
 
-@pytest.mark.parametrize("line", [b"-5\r\n", b"0x5\r\n", b"\r\n", b"x" * 300, b"fffffffff\r\n"])
-def test_a_malformed_chunk_is_refused(line: bytes) -> None:
-    with pytest.raises(http.client.HTTPException):
-        _Chunks().feed(line)
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"-5\r\n",
+        b"0x5\r\n",
+        b"\r\n",
+        b"x" * 300,
+        b"fffffffff\r\n",
+        b"5;" + b"x" * 255 + b"\r\n",
+    ],
+)
+def test_a_malformed_chunk_is_refused_however_it_is_cut(line: bytes) -> None:
+    for size in (1, 7, len(line)):
+        chunks = _Chunks()
+        with pytest.raises(http.client.HTTPException):
+            for at in range(0, len(line), size):
+                chunks.feed(line[at : at + size])

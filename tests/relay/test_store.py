@@ -24,7 +24,7 @@ from airlox.relay.store import checkpoint, journal, layout, places, session_log
 from airlox.relay.store import disk as disk_module
 from airlox.relay.store.base import Store
 from airlox.relay.store.disk import DiskStore
-from airlox.relay.store.framing import Append, frame, read_frames
+from airlox.relay.store.framing import Append, encode_purge, frame, read_frames
 from airlox.relay.store.layout import remove, sync_all
 from airlox.relay.store.memory import MemoryStore
 from airlox.relay.store.session_log import Flush
@@ -665,6 +665,33 @@ def test_journal_records_round_trip(
     record = Append.decode(Append(SID, first, entries, name, blob).encode())
     assert (record.sid, record.first, record.entries) == (SID, first, entries)
     assert (record.name, record.blob) == (name, blob)
+
+
+_RECORD = Append(SID, 3, [b"entry"], "blob", b"").encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Z" + _RECORD[1:],
+        b"A",
+        _RECORD[:-1],
+        _RECORD.replace(SID.encode(), b"../" * 9 + b"x\0"),
+        _RECORD.replace(b"blob", b"bl\xffb"),
+        encode_purge(SessionId("../x")),
+        b"P\xff",
+    ],
+)
+async def test_a_journal_of_another_version_is_left_as_it_is(folder: Path, body: bytes) -> None:
+    """What it means is not known: guessing could lose what was acknowledged."""
+    async with running(disk(folder)):
+        pass
+    segment = folder / "journal" / "0000000000000009.journal"
+    segment.write_bytes(frame(body))
+    with pytest.raises(StorageError, match="does not know") as caught:
+        await disk(folder).start()
+    assert caught.value.code == "version"
+    assert segment.read_bytes() == frame(body)
 
 
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────

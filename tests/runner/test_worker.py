@@ -198,7 +198,18 @@ def test_the_relay_knows_the_runner_before_it_says_that_it_is_ready(
 
 
 @pytest.mark.parametrize(
-    "data", ["", "{", "[]", '{"job":7}', '{"job":"../../x"}', '{"job":"a\\r\\nb"}', '{"nob":"x"}']
+    "data",
+    [
+        "",
+        "{",
+        "[]",
+        '{"job":7}',
+        '{"job":"../../x"}',
+        '{"job":"a\\r\\nb"}',
+        '{"nob":"x"}',
+        '{"nob":' + "[" * 100_000,
+    ],
+    ids=lambda data: data[:20],
 )
 @pytest.mark.parametrize("kind", ["job_assigned", "job_cancel", "pack", "unheard-of"])
 def test_nonsense_is_passed_over(play: Callable[..., list[Note]], kind: str, data: str) -> None:

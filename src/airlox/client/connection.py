@@ -54,14 +54,15 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse_address(base_url: str) -> Address:
     """Where the relay of a link's base URL listens. Raises ValidationError."""
-    parts = urllib.parse.urlsplit(parse_base_url(base_url))
+    base = parse_base_url(base_url)
     try:
+        parts = urllib.parse.urlsplit(base)
         host, port = parts.hostname or "", parts.port
         if not host.isascii():
             host = host.encode("idna").decode("ascii")
+        prefix = urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~")
     except ValueError:
-        raise ValidationError("relay address with an impossible host or port") from None
-    prefix = urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~")
+        raise ValidationError("relay address with an impossible host, port or path") from None
     return Address(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix)
 
 
@@ -290,14 +291,23 @@ def proxy_for(address: Address, environ: Mapping[str, str]) -> Proxy | None:
     skip = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
     if _bypassed(address.host, skip):
         return None
-    parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme != "http" or not parts.hostname:
-        raise UsageError(
-            "HTTPS_PROXY does not name a proxy this client can use",
-            code="bad_proxy",
-            hint="it looks like http://proxy.example:3128",
-        )
-    return Proxy((parts.hostname, parts.port or 80), _proxy_authorization(parts))
+    try:
+        parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port or 80
+        authorization = _proxy_authorization(parts)
+    except ValueError:
+        raise _bad_proxy() from None
+    if parts.scheme != "http" or not host:
+        raise _bad_proxy()
+    return Proxy((host, port), authorization)
+
+
+def _bad_proxy() -> UsageError:
+    return UsageError(
+        "HTTPS_PROXY does not name a proxy this client can use",
+        code="bad_proxy",
+        hint="it looks like http://proxy.example:3128",
+    )
 
 
 def _bypassed(host: str, skip: str) -> bool:

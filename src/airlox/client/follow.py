@@ -29,7 +29,7 @@ from airlox.errors import (
     RelayError,
     SessionClosed,
 )
-from airlox.protocol import wire
+from airlox.protocol import canonical, wire
 from airlox.protocol.encoding import PublicKey, b64u_decode
 from airlox.protocol.job import CauseKind, LiveTotals
 from airlox.protocol.keys import parse_public_key
@@ -180,16 +180,16 @@ class Follower:
         if event.event != EventKind.JOB:
             return False
         try:
-            status = msgspec.json.decode(event.data, type=JobStatus)
-        except (msgspec.MsgspecError, RecursionError):
+            status = canonical.decode_loose(event.data, JobStatus, "job event")
+        except ProtocolError:
             return False
         return status.state == JobState.FAILED
 
     def _segment(self, event: SseEvent) -> Iterator[Output]:
         try:
-            text = msgspec.json.decode(event.data, type=_Frame).frame
+            text = canonical.decode_loose(event.data, _Frame, "segment event").frame
             pieces = self._read(base64.b64decode(text, validate=True))
-        except (ProtocolError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except (ProtocolError, ValueError) as error:
             self._warn(f"live output was refused: {error}")
             return
         for piece in pieces:
@@ -253,9 +253,9 @@ class Follower:
         if upload is None:
             return
         try:
-            text = msgspec.json.decode(event.data, type=_Lack).lack
+            text = canonical.decode_loose(event.data, _Lack, "lack event").lack
             upload.answer(b64u_decode(text), self._runner(), self._api)
-        except (msgspec.MsgspecError, RecursionError, ProtocolError) as error:
+        except ProtocolError as error:
             self._warn(f"a question for tree content was refused: {error}")
         except (ConnectionLost, RelayError) as error:
             # the job may have ended; else the runner, or the relay on a new line, asks again

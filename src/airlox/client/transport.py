@@ -339,29 +339,33 @@ class _Chunks:
         """Bytes until the next size line: the rest of a chunk and its line break."""
 
     def feed(self, data: bytes) -> bytes:
-        self._held += data
-        out = []
-        while not self.ended and self._held:
-            if self._left == 0 and not self._take_size():
-                break
-            piece = self._held[: max(0, self._left - 2)]
+        held, at, out = self._held + data, 0, []
+        while not self.ended and at < len(held):
+            if self._left == 0:
+                after = self._take_size(held, at)
+                if after is None:
+                    break
+                at = after
+                continue
+            piece = held[at : at + max(0, self._left - 2)]
             out.append(piece)
-            done = len(piece) if self._left > 2 else min(self._left, len(self._held))
-            self._held = self._held[done:]
+            done = len(piece) or min(self._left, len(held) - at)
+            at += done
             self._left -= done
+        self._held = held[at:]
         return b"".join(out)
 
-    def _take_size(self) -> bool:
-        line, found, rest = self._held.partition(b"\r\n")
-        if not found and len(line) < _SIZE_LINE_BYTES:
-            return False
-        match = _SIZE_LINE.match(line)
+    def _take_size(self, held: bytes, at: int) -> int | None:
+        """Where the chunk begins whose size line is at `at`; None when its end has not come."""
+        end = held.find(b"\r\n", at, at + _SIZE_LINE_BYTES + 2)
+        if end < 0 and len(held) - at < _SIZE_LINE_BYTES + 2:
+            return None
+        match = _SIZE_LINE.match(held[at:end]) if end >= 0 else None
         if match is None:
             raise http.client.HTTPException("a malformed chunk")
-        self._held = rest
         self._left = int(match[1], 16) + 2
         self.ended = self._left == 2
-        return True
+        return end + 2
 
 
 def one_line(text: str, most: int = TEXT_CHARS) -> str:

@@ -19,7 +19,8 @@ from typing import Final
 import msgspec
 
 from airlox import safefs
-from airlox.errors import JobRefused, StorageError
+from airlox.errors import EncodingError, JobRefused, StorageError
+from airlox.protocol import canonical
 from airlox.protocol.archive import inspect_zip
 from airlox.runner.workspace import Owner, Places, check_room
 from airlox.sandbox.base import Limits
@@ -61,9 +62,9 @@ class Placing:
         """Remove what a job placed whose runner died before it could tidy up."""
         if self._note is None or not self._note.exists():
             return
-        with suppress(StorageError, msgspec.MsgspecError):
+        with suppress(StorageError, EncodingError):
             data = safefs.read_bounded(self._note, _NOTE_BYTES)
-            start, names = msgspec.json.decode(data, type=tuple[str, list[str]])
+            start, names = canonical.decode_loose(data, tuple[str, list[str]], "note of inputs")
             self._remove(start, names)
         self._note.unlink()
 

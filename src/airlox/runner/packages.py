@@ -31,7 +31,8 @@ import msgspec
 
 from airlox import safefs
 from airlox.client.filelock import file_lock
-from airlox.errors import JobRefused, UsageError
+from airlox.errors import EncodingError, JobRefused, UsageError
+from airlox.protocol import canonical
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.manifest import JobLimits, parse_package
 from airlox.sandbox.base import Mount
@@ -226,8 +227,8 @@ def _ask(python: Path) -> _Found | None:
     """What the interpreter says of itself; None when it is none or does not answer."""
     said = _run((str(python), "-I", "-c", _ASK), LOOK_S)
     try:
-        return msgspec.json.decode(said, type=_Found) if said else None
-    except msgspec.MsgspecError:
+        return canonical.decode_loose(said, _Found, "word of an interpreter") if said else None
+    except EncodingError:
         return None
 
 

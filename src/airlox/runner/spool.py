@@ -30,7 +30,7 @@ import msgspec
 
 from airlox import safefs
 from airlox.errors import AirloxError, RelayError, SessionClosed, StorageError
-from airlox.protocol import limits
+from airlox.protocol import canonical, limits
 from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.item import ItemRef, SealedItem
 from airlox.runner.patience import Pause, patiently
@@ -245,8 +245,8 @@ def _read_started(path: Path) -> Started | None:
     try:
         parse_item_id(path.name)
         data = safefs.read_bounded(path, STARTED_BYTES)
-        return msgspec.json.decode(data, type=Started)
-    except (AirloxError, msgspec.MsgspecError):
+        return canonical.decode_loose(data, Started, "note of a job")
+    except AirloxError:
         return None
 
 

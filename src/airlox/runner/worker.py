@@ -23,6 +23,7 @@ import msgspec
 from airlox.client.deadline import Deadline
 from airlox.client.stream import Feed
 from airlox.errors import AirloxError, ProtocolError, SandboxError, SessionClosed
+from airlox.protocol import canonical
 from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.invite import Invite
 from airlox.protocol.sse import SseEvent
@@ -313,6 +314,6 @@ class _JobEvent(msgspec.Struct):
 def _job_in(event: SseEvent) -> ItemId | None:
     """The job an event of the runner's stream names."""
     try:
-        return parse_item_id(msgspec.json.decode(event.data, type=_JobEvent).job)
-    except (msgspec.MsgspecError, ProtocolError):
+        return parse_item_id(canonical.decode_loose(event.data, _JobEvent, "job event").job)
+    except ProtocolError:
         return None

@@ -32,7 +32,8 @@ from typing import Final
 import msgspec
 
 from airlox import safefs
-from airlox.errors import JobRefused, StorageError
+from airlox.errors import EncodingError, JobRefused, StorageError
+from airlox.protocol import canonical
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.runner.slots import Running
@@ -253,8 +254,8 @@ def _read_used(space: Path) -> _Used:
     """When and how large a workspace was last; one without the note counts as just used."""
     try:
         data = safefs.read_bounded(space / "used", _USED_BYTES)
-        return msgspec.json.decode(data, type=_Used)
-    except (StorageError, msgspec.MsgspecError):
+        return canonical.decode_loose(data, _Used, "note of a workspace")
+    except (StorageError, EncodingError):
         return _Used(at_s=time.time(), size_bytes=0)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from airlox.errors import TreeError
+from airlox.tree.patterns import compile_patterns
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -136,15 +137,7 @@ def _spec(lines: Iterable[str], source: str) -> GitIgnoreSpec | None:
     if not lines:
         return None
     try:
-        from pathspec import GitIgnoreSpec
-    except ImportError:
-        raise TreeError(
-            f"{source} needs the package pathspec, which is not installed",
-            code="missing_package",
-            hint="install it: pip install pathspec",
-        ) from None
-    try:
-        return GitIgnoreSpec.from_lines(lines)
+        return compile_patterns(lines)
     except ValueError as e:
         raise TreeError(f"{source} has a bad pattern: {e}", code="tree_pattern") from None
 
