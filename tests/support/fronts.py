@@ -189,8 +189,8 @@ class Files(NamedTuple):
     key: Path
 
 
-def make_certificate(folder: Path) -> Files:
-    """A certificate for localhost by an authority of its own."""
+def make_certificate(folder: Path, host: str = "localhost") -> Files:
+    """A certificate for a host by an authority of its own."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     root_name, name = _name("Airlox test authority"), _name("localhost")
     root = (
@@ -200,7 +200,7 @@ def make_certificate(folder: Path) -> Files:
     )
     certificate = (
         _builder(name, root_name, server.public_key())
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .sign(authority, hashes.SHA256())
     )
     files = Files(folder / "root.crt", folder / "server.crt", folder / "server.key")

@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-class _Program:
+class Program:
     """A child process whose lines on standard output can be waited for. A context manager."""
 
     def __init__(self, argv: list[str], **environment: str) -> None:
@@ -114,7 +114,7 @@ class _Program:
             self.kill()
 
 
-class RelayProgram(_Program):
+class RelayProgram(Program):
     """`airlox-server` on one port, durable, so that it can be killed and come back.
 
     `way_in` are words before its command.
@@ -142,7 +142,7 @@ class RelayProgram(_Program):
         return self
 
 
-class RunnerProgram(_Program):
+class RunnerProgram(Program):
     """A runner. `options` are fields of RunnerOptions; `way_in` are words before its command."""
 
     def __init__(
