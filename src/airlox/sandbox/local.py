@@ -71,7 +71,7 @@ class LocalSandbox:
         except SandboxError as error:
             refused = error
         layers = _nothing_stands(refused) if refused else self._walls.layers(self._driver)
-        refused = refused or _first_missing(layers, self._options.require_layers)
+        refused = refused or causes.first_missing(layers, self._options.require_layers)
         builder = self._builder.name if self._builder else self._options.builder or "none"
         self._report = Report(self.name, builder, layers, refused is None, refused)
         return self._report
@@ -240,13 +240,3 @@ def _open_groups(group: Cgroup | None, stack: contextlib.ExitStack) -> tuple[int
 
 def _nothing_stands(refused: SandboxError) -> tuple[Layer, ...]:
     return (Layer("walls", False, refused.message, refused.code, refused.hint),)
-
-
-def _first_missing(layers: Sequence[Layer], required: Sequence[str]) -> SandboxError | None:
-    for layer in layers:
-        if layer.name in required and not layer.on:
-            return SandboxError(layer.detail, code=layer.code, hint=layer.remedy)
-    unknown = sorted(set(required) - {layer.name for layer in layers})
-    if unknown:
-        return SandboxError(f"there is no layer {unknown[0]}", code="layer_missing")
-    return None

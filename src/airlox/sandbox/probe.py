@@ -11,8 +11,14 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airlox.sandbox.base import Layer
 
 _NOT_ALLOWED = (errno.EPERM, errno.EACCES)
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -119,6 +125,17 @@ def refusal(code: str, detail: str = "") -> SandboxError:
 def remedy(code: str) -> tuple[str, str]:
     """Cause and remedy of a code, for a layer that is off."""
     return _CAUSES[code]
+
+
+def first_missing(layers: Sequence[Layer], required: Sequence[str]) -> SandboxError | None:
+    """The error for the first layer that is required and does not stand."""
+    for layer in layers:
+        if layer.name in required and not layer.on:
+            return SandboxError(layer.detail, code=layer.code, hint=layer.remedy)
+    unknown = sorted(set(required) - {layer.name for layer in layers})
+    if unknown:
+        return SandboxError(f"there is no layer {unknown[0]}", code="layer_missing")
+    return None
 
 
 def explain(step: str, number: int, text: str, host: Host) -> SandboxError:

@@ -21,7 +21,7 @@ import os
 import stat
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airlox.sandbox import proctable
 from airlox.sandbox.base import Cause
@@ -45,6 +45,13 @@ _FILE_CLOCK = 5 if os.uname().sysname == "Linux" else time.CLOCK_REALTIME
 _ENTRIES_BETWEEN_CLOCKS = 64
 
 
+class Meter(Protocol):
+    """Something that is measured again and again."""
+
+    def look(self) -> Breach | None:
+        """Measure once; a breach when a limit is passed."""
+
+
 class Watch:
     """All that is watched of one job. `look` is to be called again and again, in one thread."""
 
@@ -54,11 +61,13 @@ class Watch:
         folders: Sequence[Path],
         *,
         root_pid: int | None,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Memory is watched for all processes below `root_pid`, which is the job's keeper and does
-        not count itself; None: not at all."""
+        not count itself; None: not at all. A `meter` is looked at each time as well."""
         self.memory = MemoryMeter(root_pid, limits.memory_bytes)
+        self._meter = meter
         self._floor = FloorMeter(folders, limits.disk_floor_bytes)
         self._growth = GrowthMeter(folders, limits.disk_bytes, limits.disk_files)
         self._clock = clock
@@ -68,6 +77,8 @@ class Watch:
         """Look once at what is due; the first breach that is found."""
         now = self._clock()
         breach = self.memory.look()
+        if breach is None and self._meter is not None:
+            breach = self._meter.look()
         if breach is None and now >= self._floor_due:
             self._floor_due = now + _FLOOR_EVERY_S
             breach = self._floor.look()

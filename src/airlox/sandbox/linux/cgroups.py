@@ -176,9 +176,7 @@ class CgroupDriver:
         Raises:
             SandboxError: the group cannot be made (code `cgroup_none`).
         """
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name for a group")
-        folder = f"{_PREFIX}{_owner_tag()}-{name}"
+        folder = group_name(name)
         group = Cgroup(self.version, self.memory_parent / folder, self.pids_parent / folder)
         made: list[str] = []
         try:
@@ -217,10 +215,21 @@ def sweep_groups(proc: Path = Path("/proc/self"), *, within_s: float) -> bool:
         str(folder)
         for driver in _places(proc)
         for parent in dict.fromkeys((driver.memory_parent, driver.pids_parent))
-        for folder in _folders_in(parent)
-        if _is_orphan(folder.name)
+        for folder in orphans_in(parent)
     ]
     return remove_groups(tuple(dict.fromkeys(dead)), within_s=within_s)
+
+
+def group_name(name: str) -> str:
+    """The name of a group of this process; `name` is part of it."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for a group")
+    return f"{_PREFIX}{_owner_tag()}-{name}"
+
+
+def orphans_in(parent: Path) -> tuple[Path, ...]:
+    """The groups in a folder whose makers are dead."""
+    return tuple(folder for folder in _folders_in(parent) if _is_orphan(folder.name))
 
 
 def remove_groups(folders: Sequence[str], *, within_s: float) -> bool:
