@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -70,14 +70,25 @@ def run(code: str, *, user: str = "user", sandbox: str = "local", **request: Any
 
 @contextmanager
 def started(
-    code: str, *, user: str = "user", sandbox: str = "local", **request: Any
+    code: str,
+    *,
+    user: str = "user",
+    sandbox: str = "local",
+    way_in: Sequence[str] = (),
+    **request: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver under way. It is killed when the block is left."""
+    """A driver under way. It is killed when the block is left.
+
+    `way_in` are words of `nsenter` that lead into other namespaces first.
+    """
     builder = request.get("builder")
     need(user, builder)
     python, path = _setting(user, builder)
+    identity = _identity(user)
+    if way_in and identity:
+        way_in, identity = (*way_in, f"-S{USER_UID}", f"-G{USER_UID}"), {}
     process = subprocess.Popen(
-        [python, "-B", str(path / "support" / "sandbox_driver.py")],
+        [*way_in, python, "-B", str(path / "support" / "sandbox_driver.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -88,7 +99,7 @@ def started(
             "AIRLOX_INVITE": sandbox_driver.SECRET,
         },
         cwd="/",
-        **_identity(user),
+        **identity,
     )
     try:
         assert process.stdin is not None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ctypes
+import dataclasses
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from airlox.errors import SandboxError
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
 from airlox.sandbox.collect import CollectCaps, collect_out
+from airlox.sandbox.linux.outlet import ENV
 from airlox.sandbox.local import LocalSandbox
 
 SECRET = "correct-horse-battery-staple"
@@ -115,6 +117,7 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             "PATH": "/usr/bin:/bin",
             "HOME": layout.home,
             "BAIT": json.dumps({**bait, "work": layout.work, "out": layout.out, "tmp": layout.tmp}),
+            **(ENV if "hosts" in request else {}),
         }
         plan = Plan(
             argv=tuple(
@@ -125,6 +128,7 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             limits=limits,
             toolchains=(Mount(Path(sys.base_prefix), sys.base_prefix),),
             network=Network(request.get("network", "off")),
+            hosts=tuple(request.get("hosts", ())),
             work=places["work"],
             out=places["out"],
             home=places["home"],
@@ -160,6 +164,7 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
         "out": [file.path for file in collected.files],
         "left_out": {skipped.path: skipped.reason for skipped in collected.skipped},
         "owner": sandbox.owner(),
+        "egress": outcome.egress and dataclasses.asdict(outcome.egress),
         "builder": sandbox.probe().builder if request.get("tell_builder") else None,
     }
 
