@@ -31,7 +31,7 @@ from airlox.sandbox.supervise import end_all, first_reason
 from airlox.sandbox.watch import Watch, breach_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from airlox.sandbox.base import Layout, OutputSink, SandboxOptions
