@@ -45,7 +45,7 @@ async def trail_parts(
     """The trail of a session, given all its entries. With `jobs` and their items: the extract that
     tells of these alone, and of all that they are checked by. Raises StorageError.
     """
-    writer = TrailWriter(Session(session.id, core.clock), jobs)
+    writer = TrailWriter(Session(session.id, core.clock, session.place), jobs)
     for at in range(0, len(entries), ENTRIES_AT_ONCE):
         part = [records.decode(entry) for entry in entries[at : at + ENTRIES_AT_ONCE]]
         blobs = await _blobs_of_events(core, session, part) if session.manifest.is_full else {}

@@ -110,6 +110,8 @@ class StoredItem:
         "has_blob",
         "is_leaving",
         "kind",
+        "named",
+        "names",
         "seq",
         "size",
         "stands",
@@ -133,6 +135,10 @@ class StoredItem:
         """Its blob stays: whoever joins later can trust no runner without it."""
         self.wants: dict[str, int] | None = None
         """Who asked for the evicted blob, and when."""
+        self.names: tuple[ItemId, ...] = ()
+        """The files it names, in sessions with `history`."""
+        self.named = 0
+        """How many items name this file."""
 
 
 class Job:
@@ -171,7 +177,7 @@ class Job:
         """When it ended, by the clock."""
         self.result: ItemId | None = None
         self.others: list[ItemId] = []
-        """Its result, the files of that and its cancels: they are forgotten with it."""
+        """Its result and its cancels: they are forgotten with it."""
 
     @property
     def is_active(self) -> bool:

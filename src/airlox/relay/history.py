@@ -1,7 +1,8 @@
 """What a relay forgets of sessions with `history`, and how whoever reads learns of it.
 
 A finished job is forgotten once it is old, or once there are too many younger ones: the job, its
-result, the files that names, its cancels, their blobs and every event that speaks of them. The
+result, its cancels, the files that only these name, their blobs and every event that speaks of
+them. Of files that people sent only those go that were input of their own author's jobs. The
 numbers of those events are never given again. A reader that comes to such numbers is told `gap`,
 everybody else `forgotten`, with all ranges that were ever forgotten: so only the newest of these
 events is needed, and a state page is nothing but the events that are left.
@@ -16,16 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from airlox import safefs
 from airlox.protocol import limits
 from airlox.protocol.encoding import ItemId
+from airlox.protocol.item import Kind
+from airlox.protocol.keys import Role
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
 from airlox.relay.audit import trail_parts
-from airlox.relay.entities import Job
+from airlox.relay.entities import Job, StoredItem
 from airlox.relay.service import Core
 from airlox.relay.state import Session
 
@@ -79,9 +83,9 @@ class History:
                 still = [job for job in jobs if session.jobs.get(job.id) is job]
                 if session.is_closed or not still:
                     return
-                items = [item for job in still for item in (job.id, *job.others)]
                 names = tuple(job.id for job in still)
-                record = records.Forgot(self._core.clock.now_ms(), names, tuple(items))
+                items = tuple(going_with(session, still))
+                record = records.Forgot(self._core.clock.now_ms(), names, items)
                 await self._core.write(session, record)
         await self._write_anew(session)
 
@@ -137,10 +141,37 @@ class History:
         if folder is None:
             return
         entries = await self._core.store.read(session.id)
-        items = {job.id: job.others for job in jobs}
+        items: dict[ItemId, Collection[ItemId]] = {job.id: () for job in jobs}
+        items[jobs[0].id] = going_with(session, jobs)
         parts = [part async for part in trail_parts(self._core, session, entries, items)]
         path = os.path.join(folder, f"{session.id}-{self._core.clock.now_ms()}.jsonl")
         await asyncio.to_thread(_save_trail, path, parts)
+
+
+def going_with(session: Session, jobs: Sequence[Job]) -> list[ItemId]:
+    """Jobs, results, cancels, and the files that no other item names."""
+    going = dict.fromkeys(item for job in jobs for item in (job.id, *job.others))
+    seen: Counter[ItemId] = Counter()
+    used: set[ItemId] = set()
+    waiting = list(going)
+    for at in waiting:  # which grows meanwhile: files may name files
+        namer = session.items.get(at)
+        for name in () if namer is None else namer.names:
+            file = session.items.get(name)
+            if namer is None or file is None:
+                continue
+            seen[name] += 1
+            if namer.kind in (Kind.JOB, Kind.RESULT) and _is_job_file(file, namer):
+                used.add(name)
+            if name in used and seen[name] == file.named and name not in going:
+                going[name] = None
+                waiting.append(name)
+    return list(going)
+
+
+def _is_job_file(file: StoredItem, namer: StoredItem) -> bool:
+    """Whether it is for jobs alone: nobody can have files of others forgotten by naming them."""
+    return file.author is namer.author or file.author.role is Role.RUNNER
 
 
 def _save_trail(path: str, parts: Sequence[bytes]) -> None:

@@ -13,8 +13,9 @@ from typing import Final, Protocol
 
 from airlox.errors import AirloxError, ProtocolError
 from airlox.protocol import limits
+from airlox.protocol.chain import chosen_refs
 from airlox.protocol.digest import sha256
-from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import Envelope, Kind, parse_envelope, verify_item_digest
 from airlox.protocol.keys import Role
 from airlox.protocol.policy import check_header_rules
@@ -257,7 +258,7 @@ class Items:
         if found.envelope_sha256 != sha256(envelope.document.encode()):
             raise Refusal("duplicate", "another item has this id")
         if isinstance(found, Underway) and not await found.arrives():
-            raise Refusal("busy", "the first try of this post failed; send it again")
+            raise Refusal("busy", "the first try of this post failed", retry_s=1)
         return True
 
     # ── blobs ────────────────────────────────────────────────────────────────────────────────
@@ -377,20 +378,15 @@ async def _read_head(body: Body) -> tuple[str, bytes]:
 
 
 def _about(session: Session, envelope: Envelope) -> tuple[str, ...]:
-    """What is forgotten with an item, or with what it is: see `records.Posted`."""
+    """What decides when an item is forgotten, or what it names: see `records.Posted`."""
     header = envelope.header
-    if not session.keeps_history:
+    if not session.keeps_history or not header.refs:
         return ()
+    chosen = dict.fromkeys(ItemId(ref.id) for ref in chosen_refs(header))
     if header.kind is Kind.EVENT:
-        return tuple(ref.id for ref in header.refs[:1] if ItemId(ref.id) in session.jobs)
-    if header.kind is not Kind.RESULT:
-        return ()
-    named = [(ref.id, session.items.get(ItemId(ref.id))) for ref in header.refs]
-    author = session.participants[PublicKey(envelope.author)]
+        return tuple(item for item in list(chosen)[:1] if item in session.jobs)
     return tuple(
-        item_id
-        for item_id, found in named
-        if found is not None and found.kind == Kind.FILE and found.author is author
+        item for item in chosen if item in session.items and session.items[item].kind == Kind.FILE
     )
 
 

@@ -35,7 +35,7 @@ class Joined(Record, frozen=True, tag="joined"):
 class Posted(Record, frozen=True, tag="item"):
     """`job` is the job a result answers; `target` a job's target in clear.
 
-    `about`, in sessions with `history`: the files a result names, the job a cancel names."""
+    `about`, in sessions with `history`: the job a cancel names, the files any other item names."""
 
     item: str
     author: str

@@ -293,7 +293,8 @@ async def post_job(relay: Relay, call: Call) -> None:
     job, refusal = await relay.jobs.submit(session, who, envelope, target, start, call.body)
     if refusal is not None:
         raise refusal
-    await call.answer_json({"runner": job.runner}, 201)
+    seq = session.items[job.id].seq
+    await call.answer_json({"runner": job.runner, "seq": seq}, 201)
 
 
 async def get_job(relay: Relay, call: Call) -> None:
@@ -341,8 +342,8 @@ async def job_stream(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
     job = relay.jobs.job(session, call.id)
     from_byte = call.number_after(call.query("from"), "from") or 0
-    place = relay.core.quotas.stream(session, who.key, call.origin)
     result = _result_event(session, job.result)
+    place = relay.core.quotas.stream(session, who.key, call.origin)
     box = relay.live.open(session, who, job, from_byte, result, place)
     await _serve_stream(relay, call, session, box, job.id)
 

@@ -234,9 +234,17 @@ class Session:
         if record.job is not None:
             job = self.jobs[ItemId(record.job)]
             job.result = item_id
-            job.others += [item_id, *map(ItemId, record.about)]
-        elif record.about and ItemId(record.about[0]) in self.jobs:
-            self.jobs[ItemId(record.about[0])].others.append(item_id)
+            job.others.append(item_id)
+        self._note_about(item_id, [ItemId(each) for each in record.about])
+
+    def _note_about(self, item_id: ItemId, about: list[ItemId]) -> None:
+        """What an item names; not what was forgotten while it was on its way."""
+        item = self.items[item_id]
+        for job in (each for each in about if each in self.jobs):
+            self.jobs[job].others.append(item_id)
+        item.names = tuple(each for each in about if each in self.items and each not in self.jobs)
+        for each in item.names:
+            self.items[each].named += 1
 
     def _on_acked(self, record: records.Acked) -> None:
         item = self.items.get(ItemId(record.item))
@@ -381,6 +389,9 @@ class Session:
                 self.dropped.append(item_id)
             for key in item.wants or ():
                 self.participants[PublicKey(key)].wants.pop(item_id, None)
+            for each in item.names:
+                if each in self.items:
+                    self.items[each].named -= 1
         for seq in self._about.pop(item_id, ()):
             self._forget_event(seq)
 
