@@ -33,10 +33,10 @@ def run(args: Namespace, voice: Voice) -> int:
     invite = parse_invite(options.read_invite(args, os.environ))
     # what jobs start must not find the link in this process's environment
     os.environ.pop(options.INVITE, None)
-    return run_runner(chosen, invite, lambda note: _say(note, voice))
+    return run_runner(chosen, invite, lambda note: say(note, voice))
 
 
-def _say(note: Note, voice: Voice) -> None:
+def say(note: Note, voice: Voice) -> None:
     """Pass on what the runner tells; called from any thread."""
     if voice.json:
         voice.json_line({"kind": note.kind, "text": note.text, **note.facts})

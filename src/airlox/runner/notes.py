@@ -11,7 +11,7 @@ class Note:
     """One thing that happened.
 
     `kind`: away, sandbox, joined, waiting, ready, shell_only, job_started, job_ended, job_lost,
-    stopping, ended, warning. `facts` holds what a program may want of it.
+    stopping, ended, restarting, warning. `facts` holds what a program may want of it.
     """
 
     kind: str
