@@ -38,11 +38,13 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from airlox.protocol.audit import AuditReport, verify_audit
+    from airlox.protocol.chain import Alarm
     from airlox.protocol.item import ItemRef
     from airlox.protocol.view import Item
 
 __all__ = [
     "AirloxError",
+    "Alarm",
     "AsyncSession",
     "AuditReport",
     "ConnectionLost",
@@ -70,6 +72,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Alarm": "airlox.protocol.chain",
     "AsyncSession": "airlox.client.aio",
     "AuditReport": "airlox.protocol.audit",
     "Item": "airlox.protocol.view",

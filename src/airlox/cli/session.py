@@ -332,6 +332,8 @@ def _info(args: Namespace, voice: Voice) -> None:
         voice.say(f"{terms_text(session)}\n  relay: {session.relay} · you are {session.role}")
         if session.closed is not None:
             voice.say(f"  closed: {session.closed}")
+        for alarm in shape["alarms"]:
+            voice.say(f"  alarm: {alarm['message']}")
         rows = [
             [
                 person["display_name"],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from airlox.client.jobs import Job
     from airlox.client.session import Session
+    from airlox.protocol.chain import Alarm
 
     Shape = dict[str, Any]
 
@@ -40,6 +41,17 @@ def participant(value: ParticipantInfo) -> Shape:
         "left": value.left,
         "participant_pub": value.participant_pub,
         "role": value.role,
+    }
+
+
+def alarm(value: Alarm) -> Shape:
+    return {
+        "author": value.author,
+        "item": value.item,
+        "kind": value.kind.value,
+        "message": str(value),
+        "named_by": value.named_by,
+        "seq": value.seq,
     }
 
 
@@ -66,9 +78,11 @@ def runner(value: Runner) -> Shape:
 
 
 def session(value: Session) -> Shape:
-    """The terms of a session and who takes part. Reads what was synced."""
+    """The terms of a session, who takes part, and what the relay was caught at. Reads what was
+    synced."""
     manifest = value.manifest
     return {
+        "alarms": [alarm(each) for each in value.alarms(sync=False)],
         "allowed_types": [kind.value for kind in manifest.allowed_types],
         "closed": value.closed,
         "created_at_ms": manifest.created_at_ms,

@@ -20,6 +20,7 @@ from airlox.client.relay_api import JobStatus
 from airlox.client.session import AnyPath, Session
 from airlox.client.shown import ParticipantInfo, Runner
 from airlox.protocol import limits
+from airlox.protocol.chain import Alarm
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import Job as JobMeta
 from airlox.protocol.manifest import ALL_TYPES, Manifest
@@ -248,6 +249,9 @@ class AsyncSession:
 
     async def participants(self, *, sync: bool = True) -> list[ParticipantInfo]:
         return await self._workers.run(self._session.participants, sync=sync)
+
+    async def alarms(self, *, sync: bool = True) -> list[Alarm]:
+        return await self._workers.run(self._session.alarms, sync=sync)
 
     async def send_text(self, text: str, *, refs: Refs = ()) -> ItemRef:
         return await self._workers.run(self._session.send_text, text, refs=refs)

@@ -29,6 +29,7 @@ from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
 from airlox.errors import ProtocolError, SessionClosed, UsageError
 from airlox.protocol import limits
 from airlox.protocol.cert import ClientKind, parse_join
+from airlox.protocol.chain import Alarm
 from airlox.protocol.encoding import KEY_BYTES, PublicKey
 from airlox.protocol.invite import member_invite, owner_invite, parse_base_url, parse_invite
 from airlox.protocol.item import ItemRef, Kind
@@ -248,6 +249,16 @@ class Session:
         return self._core.timeline.read(
             lambda view: [shown.participant_info(p) for p in view.participants.values()]
         )
+
+    def alarms(self, *, sync: bool = True) -> list[Alarm]:
+        """Signs that the relay drops, moves or repeats items, by number; at most a hundred.
+
+        Each is also a warning, once, when it shows. Items of clients that do not chain what they
+        post, such as those of 0.1.0, bring up none but repetitions.
+        """
+        if sync:
+            self._core.timeline.sync(())
+        return list(self._core.timeline.alarms())
 
     # -- sending -----------------------------------------------------------------------------
 
