@@ -466,6 +466,28 @@ def result_cases() -> list[Case]:
         for kind in job.CauseKind
     ]
     unset = msgspec.UNSET
+    listed = msgspec.structs.replace(
+        ENV, network="allow_list", hosts=("*.example.org", "example.org:443"), gpus=2
+    )
+    denied = (
+        job.Denied(reason="not_listed", target="other.org:443"),
+        job.Denied(reason="ip_literal", target="169.254.169.254:80"),
+        job.Denied(reason="ip_literal", target="[::1]:22"),
+        job.Denied(reason="not_public", target="in.example.org:443"),
+        job.Denied(reason="plain_http", target="example.org:80"),
+    )
+    egress = job.Egress(
+        connections=3, denials=7, received_bytes=5000, sent_bytes=700, denied=denied
+    )
+
+    def went_out(name: str, change: Callable[[dict[str, Any]], object]) -> Case:
+        value = json.loads(
+            canonical.encode(msgspec.structs.replace(RESULT, env=listed, egress=egress))
+        )
+        change(value["egress"])
+        document = canonical.encode(value)
+        return open_case(f"result-{name}", keys.Role.RUNNER, item.Kind.RESULT, None, document)
+
     return [
         check("full"),
         *ends,
@@ -486,12 +508,34 @@ def result_cases() -> list[Case]:
                 sandbox="process",
             ),
         ),
-        check(
-            "allow-list",
-            env=msgspec.structs.replace(
-                ENV, network="allow_list", hosts=("*.example.org", "example.org:443"), gpus=2
+        check("allow-list", env=listed),
+        check("egress", env=listed, egress=egress),
+        check("egress-without-allow-list", egress=egress),
+        went_out("egress-all-let-through", lambda v: (v.pop("denied"), v.update(denials=0))),
+        went_out("egress-denials-without-names", lambda v: v.pop("denied")),
+        went_out("egress-names-without-denials", lambda v: v.update(denials=0)),
+        went_out("egress-more-names-than-denials", lambda v: v.update(denials=4)),
+        went_out("egress-no-names", lambda v: v.update(denied=[])),
+        went_out("egress-named-twice", lambda v: v["denied"].append(v["denied"][0])),
+        went_out(
+            "egress-most-names",
+            lambda v: v.update(
+                denials=99,
+                denied=[{"reason": "not_listed", "target": f"h{n}.org:443"} for n in range(20)],
             ),
         ),
+        went_out(
+            "egress-too-many-names",
+            lambda v: v.update(
+                denials=99,
+                denied=[{"reason": "not_listed", "target": f"h{n}.org:443"} for n in range(21)],
+            ),
+        ),
+        went_out("egress-reason-unknown", lambda v: v["denied"][0].update(reason="mood")),
+        went_out("egress-target-malformed", lambda v: v["denied"][0].update(target="a b:443")),
+        went_out("egress-target-without-port", lambda v: v["denied"][0].update(target="a.org")),
+        went_out("egress-target-escape", lambda v: v["denied"][0].update(target="\x1b[2J:443")),
+        went_out("egress-unknown-field", lambda v: v.update(hosts=[])),
         raw("hosts-without-allow-list", lambda v: v["env"].update(hosts=["example.org"])),
         raw("allow-list-without-hosts", lambda v: v["env"].update(network="allow_list")),
         raw(

@@ -267,7 +267,7 @@ class TestDenied:
             look_ups = LookUps([HOST])
             async with job(look_ups) as it:
                 line = await it.refused(target)
-                assert line.startswith(f"HTTP/1.1 403 blocked {target}: ")
+                assert line.startswith(f"HTTP/1.1 403 blocked: {target}; ")
                 assert it.proxy.seen().denied == (Denial(target, reason),)
             assert look_ups.asked == []
 
@@ -299,7 +299,7 @@ class TestDenied:
         async def story() -> None:  # 45
             async with job(LookUps(addresses)) as it:
                 line = await it.refused(f"{NAME}:{ECHO}")
-                assert line.startswith("HTTP/1.1 403 blocked ")
+                assert line.startswith("HTTP/1.1 403 blocked: ")
                 assert it.proxy.seen().denied == (
                     Denial(f"{NAME}:{ECHO}", DenialReason.NOT_PUBLIC),
                 )

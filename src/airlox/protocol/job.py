@@ -222,6 +222,8 @@ def _check_inner_path(path: str, what: str) -> None:
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9*.-]{1,253}(:[0-9]{1,5})?\Z")
 """Lower case, perhaps with wildcards and a port. What it means is the sandbox's business."""
+_TARGET: Final = re.compile(r"[a-z0-9._:\[\]-]{1,260}:[0-9]{1,5}\Z")
+"""A name or an address as a job asked for it, and a port."""
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────
@@ -373,6 +375,57 @@ def check_hosts(network: str, hosts: tuple[str, ...] | UnsetType) -> None:
         raise ValidationError("malformed host name")
 
 
+class Denied(Wire, frozen=True, kw_only=True):
+    """A target that a job was not let through to, and why.
+
+    `not_listed`: no entry of the allow list names it; `ip_literal`: an address where a name
+    belongs; `not_public`: its name leads to an address that is not public; `plain_http`: asked for
+    without a tunnel.
+    """
+
+    reason: Literal["ip_literal", "not_listed", "not_public", "plain_http"]
+    target: str
+
+    def __post_init__(self) -> None:
+        if _TARGET.match(self.target) is None:
+            raise ValidationError("malformed target that was not let through")
+
+    @property
+    def text(self) -> str:
+        """What the sender is told, with the next step where there is one."""
+        return f"blocked: {self.target}; {_ADVICE[self.reason].format(self.target)}"
+
+
+_ADVICE: Final = {
+    "ip_literal": "only names are let through, no addresses",
+    "not_listed": "allow with --allow-host {} on the runner",
+    "not_public": "its address is not public",
+    "plain_http": "only CONNECT is let through, so use https",
+}
+
+
+class Egress(Wire, frozen=True, kw_only=True):
+    """What passed between a job and the hosts of an allow list, and what was not let through.
+
+    `denials` counts all attempts in vain, `denied` names the first different ones.
+    """
+
+    connections: U53
+    denials: U53
+    received_bytes: U53
+    sent_bytes: U53
+    denied: tuple[Denied, ...] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        named = () if self.denied is UNSET else self.denied
+        if (self.denied is not UNSET) != (self.denials > 0) or len(named) > self.denials:
+            raise ValidationError("targets are named exactly when some were not let through")
+        if self.denied is not UNSET and not 1 <= len(named) <= limits.DENIED:
+            raise ValidationError(f"a result names 1 to {limits.DENIED} targets not let through")
+        if len(set(named)) != len(named):
+            raise ValidationError("a target that was not let through is named twice")
+
+
 class LeftOut(Wire, frozen=True, kw_only=True):
     """A file of the out folder that was not sent, and why."""
 
@@ -415,10 +468,11 @@ class Result(FloorResult, frozen=True, kw_only=True):
     """An answer with what full sessions add.
 
     `stdout_bytes`, `stderr_bytes`: what a stream came to before it was cut (after redaction);
-    only where it was cut.
+    only where it was cut. `egress`: only where an allow list held and something was tried.
     """
 
     cause: Cause | UnsetType = UNSET
+    egress: Egress | UnsetType = UNSET
     env: Env | UnsetType = UNSET
     left_out: tuple[LeftOut, ...] | UnsetType = UNSET
     limits: AppliedLimits | UnsetType = UNSET
@@ -464,6 +518,8 @@ def _check_full_result(result: Result) -> None:
         raise ValidationError("stdout was not cut, and needs no total")
     if result.stderr_bytes is not UNSET and not result.stderr_truncated:
         raise ValidationError("stderr was not cut, and needs no total")
+    if result.egress is not UNSET and result.env.network != "allow_list":
+        raise ValidationError("only a job behind an allow list has egress")
     if result.left_out is not UNSET and not 1 <= len(result.left_out) <= limits.LEFT_OUT:
         raise ValidationError(f"a result names 1 to {limits.LEFT_OUT} files it left out")
 

@@ -61,6 +61,8 @@ LEFT_OUT: Final = 100
 LEFT_OUT_TEXT: Final = 4096
 HOSTS: Final = 64
 """Names of an allow list of the network."""
+DENIED: Final = 20
+"""Targets that a result names as not let through."""
 ENV_TEXT: Final = 200
 ENV_ENTRIES: Final = 512
 

@@ -29,10 +29,10 @@ _HOST: Final = r"([A-Za-z0-9._-]{1,254}|\[[0-9A-Fa-f:.]{2,45}\])"
 _AUTHORITY: Final = re.compile(_HOST + r":([0-9]{1,5})\Z")
 _URL: Final = re.compile(r"(https?)://" + _HOST + r"(?::([0-9]{1,5}))?(?:[/?#].*)?\Z", re.I)
 _PORTS: Final = {"http": 80, "https": 443}
-_WORDS: Final = {
-    DenialReason.NOT_LISTED: "not on the runner's list",
-    DenialReason.IP_LITERAL: "addresses are not let through, only names",
-    DenialReason.NOT_PUBLIC: "its address is not a public one",
+_ADVICE: Final = {
+    DenialReason.NOT_LISTED: "allow with --allow-host {} on the runner",
+    DenialReason.IP_LITERAL: "only names are let through, no addresses",
+    DenialReason.NOT_PUBLIC: "its address is not public",
     DenialReason.PLAIN_HTTP: "only CONNECT is let through, so use https",
 }
 
@@ -92,7 +92,8 @@ def check_listed(target: Target, rules: Sequence[HostRule]) -> None:
 
 
 def denied(target: Target, reason: DenialReason) -> Refused:
-    return Refused(403, f"blocked {target}: {_WORDS[reason]}", Denial(str(target), reason))
+    words = f"blocked: {target}; {_ADVICE[reason].format(target)}"
+    return Refused(403, words, Denial(str(target), reason))
 
 
 def _not_a_tunnel(where: str) -> Refused:
