@@ -4,15 +4,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What `make demo` runs on the "other machine", in the working tree that it sent there.
 DEMO ?= python -m pytest -q -p no:cacheprovider tests/protocol
-# How long `make faults` makes faults, and what it draws them from.
+# How long `make faults` makes faults, and `make fuzz` works on each parser.
 SECONDS ?= 120
+# What `make faults` draws its faults from.
 SEED ?= 1
+# One parser for `make fuzz` (tests/fuzz/targets.py names them), and a file with one input for it.
+TARGET ?=
+REPLAY ?=
 # A folder, file or test for `make test`; any options of pytest.
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-all faults interop bench vectors lock
+.PHONY: help setup demo check format test test-all faults fuzz interop bench vectors lock
 .PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## this list
@@ -56,6 +60,15 @@ test-all: test ## every test: those of `make test`, then the slow ones
 
 faults: setup ## kill, cut, fill and stop real processes for SECONDS=120 with SEED=1, then check all
 	@PYTHONPATH=src:tests $(BIN)/python -m faults.campaign --seconds $(SECONDS) --seed $(SEED)
+
+fuzz: setup ## feed the parsers of foreign bytes, or TARGET=zip alone, what reaches new code
+ifeq ($(REPLAY),)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--only-binary :all: --requirement requirements/fuzz.txt || \
+		{ echo "airlox: no fuzzer for this machine: it needs Linux and CPython" >&2; exit 1; }
+endif
+	@PYTHONPATH=src:tests $(BIN)/python -m fuzz --seconds $(SECONDS) \
+		$(if $(TARGET),--target $(TARGET)) $(if $(REPLAY),--replay $(REPLAY))
 
 interop: setup ## every test with the published 0.1.0, and docs/interop.md anew
 	@PYTHONPATH=tests $(BIN)/python tools/interop_matrix.py
