@@ -379,6 +379,14 @@ def test_a_fault_of_one_pass_ends_no_sweeping(
     until(lambda: sweeper.passes > passes)
 
 
+def test_the_pause_between_two_passes() -> None:
+    with RelayThread(sweep_ms=60_000) as relay:
+        until(lambda: relay.relay.sweeper.passes == 1)
+        for _ in range(100):
+            assert Http(relay.url).ask("GET", wire.HEALTH).status == 200
+        assert relay.relay.sweeper.passes == 1
+
+
 def test_records_count_for_the_size_of_a_session(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with RelayThread(data=data) as relay:

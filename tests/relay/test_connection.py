@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import resource
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -91,9 +93,9 @@ def relay() -> Iterator[RelayThread]:
         yield running
 
 
-def line_to(relay: RelayThread) -> socket.socket:
+def line_to(relay: RelayThread, source: str = "127.0.0.1") -> socket.socket:
     http = Http(relay.url)
-    return socket.create_connection((http.host, http.port), timeout=20)
+    return socket.create_connection((http.host, http.port), 20, (source, 0))
 
 
 def all_of(line: socket.socket) -> bytes:
@@ -182,11 +184,31 @@ def test_connections_beyond_the_limit_are_closed() -> None:
                 line.close()
 
 
-def answers(relay: RelayThread) -> bool:
-    try:
-        return Http(relay.url).ask("GET", wire.HEALTH).status == 200
-    except OSError:
-        return False
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs 127.0.0.2")
+def test_one_address_keeps_nobody_out() -> None:
+    """A flood of idle connections from one address leaves half of them to the others."""
+    with (
+        RelayThread(max_connections=20, max_connections_per_address=5) as relay,
+        ExitStack() as held,
+    ):
+        flood = [held.enter_context(line_to(relay, "127.0.0.2")) for _ in range(30)]
+        said = [all_of(line) for line in flood[5:]]
+        assert all(each.startswith(b"HTTP/1.1 503 ") for each in said)
+        assert b"(--max-connections-per-address 5); try again in 2 s" in said[0]
+        assert b"retry-after: 2\r\n" in said[0]
+        for _ in range(10):
+            held.enter_context(line_to(relay))
+        assert answers(relay)
+        flood[0].close()
+        flood[1].close()
+        until(lambda: answers(relay, "127.0.0.2"), "a free place")
+
+
+def answers(relay: RelayThread, source: str = "127.0.0.1") -> bool:
+    with line_to(relay, source) as line, contextlib.suppress(OSError):
+        line.sendall(b"GET /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        return b"200 OK" in all_of(line)
+    return False
 
 
 @pytest.mark.parametrize(

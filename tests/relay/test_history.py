@@ -189,6 +189,19 @@ def test_finished_jobs_are_forgotten_by_age(machine: Machine) -> None:
         assert machine.session.items.keys() >= {said.ref.id, young.ref.id}
 
 
+def test_how_old_a_job_may_get(machine: Machine) -> None:
+    """P-HIS-2"""
+    machine.settings["history_s"] = 3600
+    with machine.serve():
+        job = machine.run_job()[0].ref.id
+        machine.clock.turn(3590)
+        machine.forget()
+        assert job in machine.session.jobs
+        machine.clock.turn(200)  # and a twentieth of it more: jobs are forgotten in batches
+        machine.forget()
+        assert job not in machine.session.jobs
+
+
 def test_more_jobs_than_are_kept(machine: Machine) -> None:
     """P-HIS-2: the oldest go, but none that ended just now."""
     machine.settings["history_jobs"] = 4

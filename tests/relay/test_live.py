@@ -253,6 +253,40 @@ def test_output_is_forgotten_some_time_after_the_job() -> None:
         assert live_part._total_bytes == 0
 
 
+def test_one_job_holds_so_much_output() -> None:
+    with RelayThread(live_ring_bytes=128 * 1024) as relay:
+        job = Running(relay)
+        for n in range(10):
+            job.print(b"%02d" % n * 15_000)
+        (ring,) = relay.relay.live._rings.values()
+        assert 64 * 1024 < ring.size <= 128 * 1024
+        assert until_last(job).endswith(b"09")
+
+
+def test_who_reads_no_output_is_cut() -> None:
+    """And nobody waits for it: the job's other readers get everything."""
+    with RelayThread(stream_queue_bytes=64 * 1024, live_ring_bytes=64 * 1024) as relay:
+        job = Running(relay)
+        sender = job.crew.sender
+        line = socket.socket()
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        line.settimeout(20)
+        line.connect((sender.http.host, sender.http.port))
+        head = f"GET {job.path('stream')} HTTP/1.1\r\nhost: x\r\n"
+        line.sendall(f"{head}authorization: Bearer {sender.token}\r\n\r\n".encode())
+        until(lambda: relay.relay.core.hub.count == 1, "the stream")
+
+        def print_until_cut() -> bool:
+            job.print(os.urandom(30_000))
+            boxes = relay.relay.core.hub._job_streams(job.crew.sid, job.item.ref.id)
+            return all(box.overflowed for box in boxes)
+
+        until(print_until_cut, "cutting")
+        line.close()
+        job.print(b"the end")
+        assert until_last(job).endswith(b"the end")
+
+
 def test_output_of_all_jobs_together_is_bounded() -> None:
     with RelayThread(live_total_bytes=1 << 20) as relay:
         job = Running(relay)

@@ -21,6 +21,7 @@ from airlox.protocol.live import parse_segment
 from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
+from airlox.relay.config import setting_of
 from airlox.relay.entities import Job, Participant
 from airlox.relay.gates import Place
 from airlox.relay.hub import Mailbox
@@ -32,6 +33,8 @@ from airlox.relay.state import Session
 SEGMENT_FRAME_BYTES = 2 * limits.SEGMENT_BYTES + limits.BLOB_OVERHEAD_BYTES + 4096
 """Most bytes of one segment's frame: its pieces may be short."""
 
+LIVE_S = 2.0
+"""When to look again for room."""
 
 _Key = tuple[SessionId, ItemId]
 
@@ -176,5 +179,7 @@ class Live:
 
     def _count(self, size: int) -> None:
         if self._total_bytes + size > self._core.config.live_total_bytes:
-            raise Refusal("busy", "the relay holds as much live output as it may")
+            setting = setting_of(self._core.config, "live_total_bytes")
+            message = "the relay holds as much live output as it may"
+            raise Refusal("busy", message, setting=setting, retry_s=LIVE_S)
         self._total_bytes += size

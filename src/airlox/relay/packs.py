@@ -17,6 +17,7 @@ from airlox.protocol.manifest import Feature
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
+from airlox.relay.config import setting_of
 from airlox.relay.entities import Pack, PackSet, Participant
 from airlox.relay.items import Blob, Blobs, Body
 from airlox.relay.refusals import Refusal
@@ -48,7 +49,8 @@ class Packs:
         if not session.manifest.has(Feature.TREES):
             raise Refusal("policy", "this session was created without the feature trees")
         if not 0 <= number < self._core.config.max_packs:
-            raise Refusal("too_large", "the tree has more packs than the relay allows")
+            setting = setting_of(self._core.config, "max_packs")
+            raise Refusal("too_large", "the tree has more packs than it may", setting=setting)
         if not limits.BLOB_OVERHEAD_BYTES < size <= PACK_BYTES:
             raise Refusal("too_large", f"a pack has at most {PACK_BYTES} bytes")
         job = ItemId(parse_item_id(job_id))
@@ -91,7 +93,12 @@ class Packs:
         elif item is not None or (found is not None and found.author != who.key):
             raise Refusal("duplicate", "this id belongs to something else")
         elif found is None and self._unclaimed(session, who) >= MAX_UNCLAIMED:
-            raise Refusal("rate_limited", "too many trees without a job")
+            raise Refusal(
+                "rate_limited",
+                f"this participant has {MAX_UNCLAIMED} trees without a job",
+                setting=setting_of(self._core.config, "unclaimed_pack_lifetime_s"),
+                retry_s=self._core.config.unclaimed_pack_lifetime_s,
+            )
 
     def _unclaimed(self, session: Session, who: Participant) -> int:
         return sum(

@@ -115,10 +115,6 @@ class Quotas:
         """A place for a stream. Raises Refusal."""
         return self._streams.take(ALL, *_holders(session, owner, origin))
 
-    @property
-    def open_streams(self) -> int:
-        return self._streams.held(0, ALL)
-
     def pending(self, session: Session, who: Participant, size: int) -> Place:
         """Room for bytes that will wait for the disk. Raises Refusal."""
         return self._pending.take(session.id, (session.id, who.key), size=max(1, size))
