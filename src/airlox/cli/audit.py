@@ -172,6 +172,8 @@ def _proved(report: AuditReport) -> Iterator[str]:
             f"jobs: {len(report.jobs)}; {answered} with one result, signed by a runner over "
             "exactly that job"
         )
+        if cancelled := sum(bool(job.cancelled_by) for job in report.jobs):
+            yield f"cancels: {_count(cancelled, 'job')}, signed by the owner or the job's author"
     yield from _order(report)
     names = {person.participant_pub: person.display_name for person in report.people}
     for decision in report.decisions:

@@ -24,9 +24,8 @@ from msgspec import UNSET
 
 from airlox.errors import LimitError, OrderError, PolicyError, ProtocolError, ValidationError
 from airlox.protocol import limits, trail
-from airlox.protocol.canonical import MAX_INTEGER
 from airlox.protocol.cert import Cert, ClientKind, parse_join
-from airlox.protocol.chain import Chain
+from airlox.protocol.chain import Chain, chosen_refs
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import (
     KEY_BYTES,
@@ -75,13 +74,15 @@ class AuditedPerson(msgspec.Struct, frozen=True):
 class AuditedJob(msgspec.Struct, frozen=True):
     """A job somebody signed, and the result a runner signed over exactly this job, if there is one.
 
-    `state` and `reason` are the relay's words.
+    `cancelled_by`: who signed an event that names the job, as cancels do, and may. `state` and
+    `reason` are the relay's words.
     """
 
     job: ItemId
     author: PublicKey
     result: ItemId | None
     runner: PublicKey | None
+    cancelled_by: tuple[PublicKey, ...]
     state: str | None
     reason: str | None
 
@@ -180,13 +181,23 @@ class _Person:
 
 
 class _Job:
-    __slots__ = ("author", "blob_sha256", "given_to", "reason", "result", "runner", "state")
+    __slots__ = (
+        "author",
+        "blob_sha256",
+        "cancelled_by",
+        "given_to",
+        "reason",
+        "result",
+        "runner",
+        "state",
+    )
 
     def __init__(self, author: PublicKey, blob_sha256: str) -> None:
         self.author = author
         self.blob_sha256 = blob_sha256
         self.result: ItemId | None = None
         self.runner: PublicKey | None = None
+        self.cancelled_by: tuple[PublicKey, ...] = ()
         self.given_to: PublicKey | None = None
         self.state: str | None = None
         self.reason: str | None = None
@@ -335,7 +346,7 @@ class TrailCheck:
         if not self._items:
             self._last_seq = None if entry.seq is UNSET else -1
             if entry.seq is UNSET:
-                self._chain = self._new_chain(numbered=False)
+                self._chain = Chain(numbered=False, whole=self._extract is None)
         if (entry.seq is UNSET) != (self._last_seq is None):
             raise OrderError("some items have numbers and some have none")
         if entry.seq is UNSET or self._last_seq is None:
@@ -360,6 +371,8 @@ class TrailCheck:
             self._jobs[envelope.id] = _Job(person.key, blob_sha256)
         elif envelope.header.kind is Kind.RESULT:
             self._bind(person, envelope)
+        elif envelope.header.kind is Kind.EVENT:
+            self._note_cancel(person, envelope)
 
     def _bind(self, runner: _Person, envelope: Envelope) -> None:
         """A result must answer a job of the trail, exactly as it is there, and be the only one."""
@@ -379,6 +392,14 @@ class TrailCheck:
         if terms is not None and terms.approve_runners and not runner.approved:
             raise _Contradiction("a result by a runner that the relay does not say was approved")
         job.result, job.runner = envelope.id, runner.key
+
+    def _note_cancel(self, person: _Person, envelope: Envelope) -> None:
+        refs = chosen_refs(envelope.header)
+        job = self._jobs.get(ItemId(refs[0].id)) if refs else None
+        if job is None or (person.role is not Role.OWNER and person.key != job.author):
+            return
+        if person.key not in job.cancelled_by:
+            job.cancelled_by += (person.key,)
 
     def _link(self, person: _Person, seq: int, envelope: Envelope, blob_sha256: str) -> None:
         linked, gone = self._chain.linked, self._chain.counted_forgotten
@@ -482,18 +503,12 @@ class TrailCheck:
         if self._extract is not None or self._people or self._items:
             raise OrderError("what the trail is an extract of is said right after its manifest")
         self._extract = len(entry.jobs)
-        self._chain = self._new_chain(numbered=True)
+        self._chain = Chain(whole=False)  # what is not here is told elsewhere
 
     def _on_closed(self, entry: trail.Closed) -> None:
         """Nothing follows from it."""
 
     # ── helpers ─────────────────────────────────────────────────────────────────────────────
-
-    def _new_chain(self, *, numbered: bool) -> Chain:
-        chain = Chain(numbered=numbered)
-        if self._extract is not None:  # whatever is not here may be in another trail
-            chain.skip(0, MAX_INTEGER)
-        return chain
 
     @property
     def _terms(self) -> Manifest:
@@ -539,6 +554,7 @@ def _job_of(job_id: ItemId, job: _Job) -> AuditedJob:
         author=job.author,
         result=job.result,
         runner=job.runner,
+        cancelled_by=job.cancelled_by,
         state=job.state,
         reason=job.reason,
     )

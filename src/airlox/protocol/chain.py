@@ -204,11 +204,12 @@ class Chain:
     """What the envelopes of a session say of one another; one step per envelope, in order.
 
     `numbered` is False where the numbers are places in a list and not the relay's: then only the
-    order counts.
+    order counts. `whole` is False where some of the items are shown by intent: then none is missed.
     """
 
-    def __init__(self, *, numbered: bool = True) -> None:
+    def __init__(self, *, numbered: bool = True, whole: bool = True) -> None:
         self._numbered = numbered
+        self._whole = whole
         self._shown: dict[ItemId, _Shown] = {}
         self._forgotten = Ranges()
         self._missing: dict[ItemId, Alarm] = {}
@@ -279,6 +280,8 @@ class Chain:
         return self._raise(Alarm(kind, item, seq, envelope.author, envelope.id))
 
     def _may_be_forgotten(self, seq: int, link: Link) -> bool:
+        if not self._whole:
+            return True
         if link.stays:
             return False
         if self._numbered and link.seq is not None:

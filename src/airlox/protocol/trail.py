@@ -212,7 +212,7 @@ def parse_entry(line: bytes | str | Mapping[str, Any]) -> AnyEntry:
     """
     found = line if isinstance(line, Mapping) else _parse_json(line)
     word = found.get("event")
-    if word not in _KNOWN:
+    if not isinstance(word, str) or word not in _KNOWN:
         raise EncodingError(
             f"a kind of entry this version does not know: {_short(word)}",
             code="unknown_entry",

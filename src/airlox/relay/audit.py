@@ -8,8 +8,8 @@ authors sign when they link to them; they are found by going through the records
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
@@ -36,16 +36,20 @@ _JOB_ENTRIES: Final[Mapping[str, type[trail.OfJob]]] = {
 }
 
 
+class Extract(NamedTuple):
+    """Jobs, and all items that are told of with them."""
+
+    jobs: tuple[ItemId, ...]
+    items: frozenset[ItemId]
+
+
 async def trail_parts(
-    core: Core,
-    session: Session,
-    entries: Sequence[bytes],
-    jobs: Mapping[ItemId, Collection[ItemId]],
+    core: Core, session: Session, entries: Sequence[bytes], extract: Extract | None = None
 ) -> AsyncIterator[bytes]:
-    """The trail of a session, given all its entries. With `jobs` and their items: the extract that
-    tells of these alone, and of all that they are checked by. Raises StorageError.
+    """The trail of a session, given all its entries, or an extract of it, with all that it is
+    checked by. Raises StorageError.
     """
-    writer = TrailWriter(Session(session.id, core.clock, session.place), jobs)
+    writer = TrailWriter(Session(session.id, core.clock, session.place), extract)
     for at in range(0, len(entries), ENTRIES_AT_ONCE):
         part = [records.decode(entry) for entry in entries[at : at + ENTRIES_AT_ONCE]]
         blobs = await _blobs_of_events(core, session, part) if session.manifest.is_full else {}
@@ -74,12 +78,9 @@ class TrailWriter:
     """Turns the records of a session, from the first on, into lines. `replay` is a session without
     records, to go through them with."""
 
-    def __init__(
-        self, replay: Session, jobs: Mapping[ItemId, Collection[ItemId]] | None = None
-    ) -> None:
+    def __init__(self, replay: Session, extract: Extract | None = None) -> None:
         self._replay = replay
-        self._jobs = jobs or {}
-        self._items = {item for job, others in self._jobs.items() for item in (job, *others)}
+        self._extract = extract
 
     def lines(self, part: Sequence[AnyRecord], blobs: Mapping[ItemId, bytes]) -> bytes:
         """One JSON object and a newline for each of the next records that belongs to the trail."""
@@ -89,15 +90,15 @@ class TrailWriter:
             entry = self._entry(record, blobs) if self._is_told(record) else None
             if entry is not None:
                 found.append(trail.encode_entry(entry) + b"\n")
-            if self._jobs and isinstance(record, records.Created):
-                extract = trail.Extract(at_ms=record.at_ms, jobs=tuple(self._jobs))
-                found.append(trail.encode_entry(extract) + b"\n")
+            if self._extract is not None and isinstance(record, records.Created):
+                mark = trail.Extract(at_ms=record.at_ms, jobs=self._extract.jobs)
+                found.append(trail.encode_entry(mark) + b"\n")
         return b"".join(found)
 
     def _is_told(self, record: AnyRecord) -> bool:
         """Whether a record is about the jobs of the extract, or about who may do what."""
         named = records.named_item(record)
-        if not self._jobs or named is None or named in self._items:
+        if self._extract is None or named is None or named in self._extract.items:
             return True
         return (
             isinstance(record, records.Posted)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from airlox import safefs
@@ -28,7 +28,7 @@ from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
-from airlox.relay.audit import trail_parts
+from airlox.relay.audit import Extract, trail_parts
 from airlox.relay.entities import Job, StoredItem
 from airlox.relay.service import Core
 from airlox.relay.state import Session
@@ -141,9 +141,9 @@ class History:
         if folder is None:
             return
         entries = await self._core.store.read(session.id)
-        items: dict[ItemId, Collection[ItemId]] = {job.id: () for job in jobs}
-        items[jobs[0].id] = going_with(session, jobs)
-        parts = [part async for part in trail_parts(self._core, session, entries, items)]
+        names = tuple(job.id for job in jobs)
+        extract = Extract(names, frozenset(going_with(session, jobs)))
+        parts = [part async for part in trail_parts(self._core, session, entries, extract)]
         path = os.path.join(folder, f"{session.id}-{self._core.clock.now_ms()}.jsonl")
         await asyncio.to_thread(_save_trail, path, parts)
 

@@ -97,7 +97,7 @@ async def audit(relay: Relay, call: Call) -> None:
         entries = await relay.core.audit(session, who)
         async with _time_to_send(relay, sum(map(len, entries))):
             await call.begin(200, ((b"content-type", b"application/x-ndjson"), NO_STORE))
-            async for part in trail_parts(relay.core, session, entries, {}):
+            async for part in trail_parts(relay.core, session, entries):
                 await call.send_part(part)
             await call.finish()
 
