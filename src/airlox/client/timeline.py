@@ -54,7 +54,7 @@ aside: what a command costs does not grow with the jobs there ever were."""
 MAX_PAGES: Final = 200
 """In one go: a relay that always has one more is not listened to for ever."""
 COMPLAINTS: Final = 10
-"""Most warnings about events of one session."""
+"""Most warnings about events of one session, and most about alarms."""
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Timeline:
         self._not_held: set[ItemId] = set()
         """Items looked for in the cache in vain; what is fetched later is opened at once."""
         self._ended: SessionClosed | None = None
-        self._complaints = 0
+        self._complaints = self._alarms_told = 0
         self.blobs = Blobs(membership.cache)
 
     def read(self, ask: Callable[[SessionView], T]) -> T:
@@ -160,7 +160,7 @@ class Timeline:
         """
         for event, change in zip(events, changes, strict=True):
             for alarm in change.alarms:
-                self._warn(str(alarm))
+                self._tell_alarm(alarm)
             if change.kind == EventKind.PARTICIPANT and change.fault is not None:
                 self._warn(f"a join was refused: {change.fault}")
             if event.seq <= last:
@@ -177,6 +177,12 @@ class Timeline:
         self._complaints += 1
         if self._complaints <= COMPLAINTS:
             self._on_warning(text)
+
+    def _tell_alarm(self, alarm: Alarm) -> None:
+        """Bounded apart from complaints, so that a relay cannot drown it in those."""
+        self._alarms_told += 1
+        if self._alarms_told <= COMPLAINTS:
+            self._on_warning(str(alarm))
 
     def feed(self, *, wait_s: Callable[[int], float] = soon) -> Feed:
         """The session's live events after what the view has seen. `wait_s`: see Feed."""
