@@ -35,7 +35,7 @@ from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.signature import Label
 from airlox.protocol.view import Event, Item, SessionView
 
-from .session import JOB, given, person, world
+from .session import JOB, given, opened, person, world
 
 _FULL: Final = world(full=True)
 _NONCE: Final = bytes(aead.NONCE_BYTES)
@@ -250,26 +250,23 @@ def _show(value: Item) -> None:
 
 
 def payload_seeds() -> list[bytes]:
-    metas: list[tuple[int, bytes]] = []
-    for field in ("meta", "job_meta", "result_meta"):
-        for document in given(field, "encode_payload", "bind_result"):
-            metas += [(_choice(document, full), document) for full in (0, 1)]
-    made = [bytes([choice]) + len(text).to_bytes(4, "big") + text for choice, text in metas]
-    return made + [b"\2" + data for data in given("payload", "decode_payload")]
+    made = [
+        bytes([_choice(role, meta, full)]) + len(meta).to_bytes(4, "big") + meta + body
+        for role, meta, body, full in opened()
+    ]
+    odd = [b"\2" + data for data in given("payload", "decode_payload")]
+    return [seed for seed in dict.fromkeys([*made, *odd]) if len(seed) < 4096]
 
 
-def _choice(document: bytes, full: int) -> int:
-    """Session, role and subkind with which the payload is most likely accepted."""
-    if b'"type":"result"' in document or b'"type":"runner_info"' in document:
-        return full | 3 << 1
-    if b'"type":"event"' in document:
-        return full
+def _choice(role: str, meta: bytes, full: bool) -> int:
+    """The first byte with which a payload is accepted."""
     subkind = 0
-    if b'"type":"job"' in document:
-        subkind = 2 if b'"kind":"shell"' in document else 1
-    if b'"type":"file"' in document:
-        subkind = 3
-    return full | (1 + 4 * subkind) << 1
+    if b'"type":"job"' in meta:
+        subkind = 2 if b'"kind":"shell"' in meta else 1
+    elif b'"type":"file"' in meta:
+        name = msgspec.json.decode(meta)["name"].lower()
+        subkind = {"py": 1, "md": 3, "zip": 4}.get(name.rpartition(".")[2], 5)
+    return full | (list(Role).index(Role(role)) + 4 * subkind) << 1
 
 
 # ── live output ──────────────────────────────────────────────────────────────────────────────

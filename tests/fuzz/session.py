@@ -56,6 +56,13 @@ def given(field: str, *operations: str) -> list[bytes]:
     return list(dict.fromkeys(found))
 
 
+def opened() -> list[tuple[str, bytes, bytes, bool]]:
+    """Role, meta and body of every item that the vectors open, and whether its session is full."""
+    cases = [case for case in _cases() if case["op"] == "open_checked" and "ok" in case]
+    found = [(case["ok"], '"features"' in case["in"]["signed_manifest"]) for case in cases]
+    return [(ok["role"], ok["meta"].encode(), bytes.fromhex(ok["body"]), f) for ok, f in found]
+
+
 def _bytes(field: str, value: str) -> bytes:
     if field.endswith("_b64"):
         return base64.b64decode(value)
