@@ -9,7 +9,7 @@ import pytest
 
 from airlox.cli import runner, runner_flags
 from airlox.cli.options import CommandLineError, Parser
-from airlox.errors import AirloxError
+from airlox.errors import AirloxError, UsageError
 
 
 def parse(*words: str) -> Namespace:
@@ -34,6 +34,7 @@ class TestOptions:
                 *("--labels", "gpu,a100", "--labels", "big", "--description", "8 cores"),
                 *("--require-layers", "seccomp,landlock", "--job-user", "nobody"),
                 *("--concurrency", "4", "--no-network", "--memory", "2G"),
+                *("--sandbox-builder", "bwrap", "--allow-userns", "--no-data-limit"),
                 *("--python", "py", "--toolchain", "tools", "--no-workspace", "--work-root", "w"),
             )
         )
@@ -43,10 +44,24 @@ class TestOptions:
         assert chosen.job_user == "nobody"
         assert (chosen.concurrency, chosen.memory_mb) == (4, 2048)
         assert chosen.no_network
+        assert (chosen.builder, chosen.allow_userns, chosen.memory_back_stop) == (
+            "bwrap",
+            True,
+            False,
+        )
         assert chosen.python == tmp_path / "py"
         assert chosen.toolchains == (tmp_path / "tools",)
         assert not chosen.workspaces
         assert chosen.work_root == tmp_path / "w"
+
+    def test_by_default_a_job_makes_no_user_namespace_and_its_data_is_limited(self) -> None:
+        chosen = runner_flags.runner_options(parse())
+        assert (chosen.builder, chosen.allow_userns, chosen.memory_back_stop) == (None, False, True)
+
+    @pytest.mark.parametrize("flag", [("--sandbox-builder", "own"), ("--allow-userns",)])
+    def test_what_only_local_has(self, flag: tuple[str, ...]) -> None:
+        with pytest.raises(UsageError, match=flag[0]):
+            runner_flags.runner_options(parse("--unsandboxed", *flag))
 
     def test_gpus(self) -> None:
         assert runner_flags.runner_options(parse("--unsandboxed", "--gpus", "2")).gpus == "2"

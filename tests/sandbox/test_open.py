@@ -45,8 +45,8 @@ class TestLocal:
         report = open_sandbox("local", SandboxOptions(state_dir=tmp_path)).probe()
         assert report.usable
         assert [layer.name for layer in report.layers] == [
-            "uid", "userns", "network", "mounts", "capabilities", "seccomp", "landlock",
-            "rlimits", "cgroup", "watcher",
+            "uid", "userns", "network", "mounts", "capabilities", "seccomp", "userns_limit",
+            "landlock", "rlimits", "cgroup", "watcher",
         ]  # fmt: skip
         assert all(layer.on or (layer.code and layer.remedy) for layer in report.layers)
         assert [path.name for path in tmp_path.iterdir()] in ([], ["job-uid"])
@@ -54,7 +54,7 @@ class TestLocal:
     @pytest.mark.parametrize(
         ("options", "code"),
         [
-            ({"builder": "bwrap"}, "no_builder"),
+            ({"builder": "crane"}, "no_builder"),
             ({"require_layers": ("moat",)}, "layer_missing"),
         ],
     )

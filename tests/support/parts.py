@@ -79,6 +79,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "bwrap": Part(_has_command("bwrap"), "apt-get install bubblewrap"),
     "caddy": Part(_has_command("caddy"), "apt-get install caddy"),
+    "gcc": Part(_has_command("gcc"), "apt-get install gcc"),
     "git": Part(_has_command("git"), "apt-get install git"),
     "ip": Part(_has_command("ip"), "apt-get install iproute2"),
     "linux": Part(_is_linux, "only Linux has what is tested here"),

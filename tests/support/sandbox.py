@@ -81,7 +81,7 @@ def started(
 
     `way_in` are words of `nsenter` that lead into other namespaces first.
     """
-    builder = request.get("builder")
+    builder = "bwrap" if "refused_call" in request else request.get("builder")
     need(user, builder)
     python, path = _setting(user, builder)
     identity = _identity(user)

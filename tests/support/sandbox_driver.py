@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import sys
 import sysconfig
 import tempfile
@@ -30,7 +31,8 @@ from airlox.errors import SandboxError
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
 from airlox.sandbox.collect import CollectCaps, collect_out
-from airlox.sandbox.linux.outlet import ENV
+from airlox.sandbox.linux import syscalls
+from airlox.sandbox.hosts import PROXY_ENV
 from airlox.sandbox.local import LocalSandbox
 
 SECRET = "correct-horse-battery-staple"
@@ -91,10 +93,25 @@ def _open(request: dict[str, Any], folder: Path) -> Sandbox:
         state_dir=folder,
         job_user=request.get("job_user"),
         builder=request.get("builder"),
+        **request.get("options", {}),
     )
+    if "refused_call" in request:
+        _refuse_call(request["refused_call"])
     if request["sandbox"] == "local":
         return LocalSandbox(options, without=frozenset(request.get("without", ())))
     return open_sandbox(request["sandbox"], options)
+
+
+def _refuse_call(number: int) -> None:
+    """Take a system call away from this process and all it starts, as a security profile might."""
+    program = (
+        (0x20, 0, 0, 0),
+        (0x15, 0, 1, number),
+        (0x06, 0, 0, 0x50001),
+        (0x06, 0, 0, 0x7FFF0000),
+    )
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    syscalls.install_filter(b"".join(struct.pack("<HBBI", *line) for line in program))
 
 
 async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -117,7 +134,7 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             "PATH": "/usr/bin:/bin",
             "HOME": layout.home,
             "BAIT": json.dumps({**bait, "work": layout.work, "out": layout.out, "tmp": layout.tmp}),
-            **(ENV if "hosts" in request else {}),
+            **(PROXY_ENV if "hosts" in request else {}),
         }
         plan = Plan(
             argv=tuple(
@@ -165,7 +182,17 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
         "left_out": {skipped.path: skipped.reason for skipped in collected.skipped},
         "owner": sandbox.owner(),
         "egress": outcome.egress and dataclasses.asdict(outcome.egress),
-        "builder": sandbox.probe().builder if request.get("tell_builder") else None,
+        **_told_by_probe(sandbox, request),
+    }
+
+
+def _told_by_probe(sandbox: Sandbox, request: dict[str, Any]) -> dict[str, Any]:
+    if not request.get("tell_report"):
+        return {}
+    report = sandbox.probe()
+    return {
+        "builder": report.builder,
+        "layers": {layer.name: layer.on for layer in report.layers},
     }
 
 

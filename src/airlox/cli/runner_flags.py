@@ -65,6 +65,22 @@ def add_confinement_flags(parser: Parser) -> None:
         metavar="LIST",
         help="do not start without these layers of the sandbox",
     )
+    group.add_argument(
+        "--sandbox-builder",
+        metavar="own|bwrap",
+        help="what builds the local sandbox: ourselves, or bubblewrap [the first that works]",
+    )
+    group.add_argument(
+        "--allow-userns",
+        action="store_true",
+        help="let jobs make user namespaces, as browsers do for their own sandboxes",
+    )
+    group.add_argument(
+        "--no-data-limit",
+        action="store_true",
+        help="do not limit the data of a process where no cgroup limits memory "
+        "(AddressSanitizer reserves terabytes)",
+    )
     group.add_argument("--job-user", metavar="USER", help="run jobs as this user (as root only)")
     group.add_argument(
         "--concurrency", type=options.count, default=1, metavar="N", help="jobs at one time [1]"
@@ -84,9 +100,15 @@ def add_confinement_flags(parser: Parser) -> None:
 def add_place_flags(parser: Parser) -> None:
     """Programs and folders that jobs find."""
     group = parser.add_argument_group("programs and folders")
-    group.add_argument("--python", metavar="PATH", help="run Python jobs with this interpreter")
+    group.add_argument(
+        "--python",
+        type=os.path.abspath,
+        metavar="PATH",
+        help="run Python jobs with this interpreter",
+    )
     group.add_argument(
         "--toolchain",
+        type=os.path.abspath,
         action="append",
         default=[],
         metavar="DIR",
@@ -106,6 +128,7 @@ def add_place_flags(parser: Parser) -> None:
     )
     group.add_argument(
         "--work-root",
+        type=os.path.abspath,
         metavar="DIR",
         help=f"where the folders are made that jobs write to [{options.WORK_ROOT}; the cache]",
     )
@@ -143,6 +166,28 @@ def runner_options(args: Namespace) -> RunnerOptions:
         memory_mb=args.memory,
         job_user=args.job_user,
         require_layers=options.flat(args.require_layers),
+        builder=args.sandbox_builder,
+        allow_userns=args.allow_userns,
+        memory_back_stop=not args.no_data_limit,
         gpus=args.gpus,
         toolchains=tuple(Path(folder).absolute() for folder in args.toolchain),
     )
+
+
+def as_words(args: Namespace) -> list[str]:
+    """The flags that `args` came from, without the session's: for a command line that runs later,
+    from another folder."""
+    parser = options.Parser()
+    add_flags(parser)
+    words = []
+    for action in parser._actions:  # argparse offers no other way to ask for its flags
+        value = getattr(args, action.dest, action.default)
+        if action.dest in ("help", "invite", "invite_file") or value == action.default:
+            continue
+        flag = action.option_strings[0]
+        if action.nargs == 0:
+            words += [flag] if value == action.const else []
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            words += [flag, ",".join(each) if isinstance(each, list) else str(each)]
+    return words

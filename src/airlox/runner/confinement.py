@@ -21,6 +21,7 @@ _NO_WALLS: Final = (
     "jobs run without walls on this machine (--sandbox process): "
     "use it for senders you would give a login"
 )
+_BY_PATH: Final = "bwrap"
 
 
 def sandbox_options(options: RunnerOptions, state_dir: Path, network: Network) -> SandboxOptions:
@@ -46,6 +47,8 @@ def open_tried(
 ) -> tuple[Sandbox, Report]:
     """The sandbox, tried out and ready. Raises SandboxError."""
     sandbox = open_sandbox(options.sandbox, sandbox_options(options, state_dir, network))
+    if passes_through(options, sandbox):
+        open_ways(options, state_dir)
     report = sandbox.probe()
     if report.refusal is not None:
         raise report.refusal
@@ -67,8 +70,12 @@ def in_one_line(report: Report) -> str:
 
 
 def passes_through(options: RunnerOptions, sandbox: Sandbox) -> bool:
-    """Whether jobs come to their folders by the folders' own paths, as another user."""
-    return options.sandbox == facts.PROCESS and sandbox.owner() is not None
+    """Whether jobs come to their folders by the folders' own paths, as another user.
+
+    Without walls they do, and bubblewrap does for them.
+    """
+    by_path = options.sandbox == facts.PROCESS or options.builder == _BY_PATH
+    return by_path and sandbox.owner() is not None
 
 
 def open_ways(options: RunnerOptions, folder: Path) -> None:
@@ -82,7 +89,7 @@ def open_ways(options: RunnerOptions, folder: Path) -> None:
     for path in options.jobs_root.parents:
         if not path.stat().st_mode & stat.S_IXOTH:
             raise UsageError(
-                f"jobs run as {options.job_user}, who may not pass through {path}",
+                f"jobs run as another user, who may not pass through {path}",
                 code="work_root_closed",
                 hint="name a folder with an open way by --work-root, such as /srv/airlox",
             )

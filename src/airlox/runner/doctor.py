@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from airlox.errors import JobRefused
+from airlox.errors import JobRefused, SandboxError
 from airlox.runner import facts
 from airlox.runner.attacks import ATTACKS, USER_NAMESPACE, Attack
 from airlox.runner.checks import Check, State, look_at_machine, supply_of
@@ -65,6 +66,9 @@ def _diagnose(
 ) -> Diagnosis:
     network = facts.network_of(options, session_allows=False)
     sandbox = open_sandbox(options.sandbox, sandbox_options(options, folder, network))
+    with suppress(SandboxError):  # the probe says it better
+        if passes_through(options, sandbox):
+            open_ways(options, folder)
     report = sandbox.probe()
     if not report.usable:
         return Diagnosis(report, checks, ())

@@ -27,6 +27,7 @@ class RunnerOptions:
     `memory_mb` caps what a job may have; `no_network` takes the network away even where the
     session allows it. `path` is the `PATH` the runner was started with. No job starts or runs on
     with less than `disk_floor_bytes` free: the runner needs some for what it must not forget.
+    `builder`, `allow_userns` and `memory_back_stop`: see `SandboxOptions`.
     """
 
     name: str
@@ -70,6 +71,12 @@ class RunnerOptions:
         low, high = limits.JOB_MEMORY_MB
         if self.memory_mb is not None and not low <= self.memory_mb <= high:
             raise UsageError(f"--memory is a number of MB from {low} to {high}")
+        for flag, given in (
+            ("--sandbox-builder", self.builder is not None),
+            ("--allow-userns", self.allow_userns),
+        ):
+            if given and self.sandbox != "local":
+                raise UsageError(f"{flag} means the sandbox local, not {self.sandbox}")
         if self.sandbox == "local" and self.gpus != "none":
             raise UsageError(
                 "--sandbox local shows a job no GPU",

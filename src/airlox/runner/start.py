@@ -24,7 +24,7 @@ from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest, parse_manifest
 from airlox.runner import facts
 from airlox.runner.bench import Bench
-from airlox.runner.confinement import open_tried, open_ways, passes_through
+from airlox.runner.confinement import open_tried, passes_through
 from airlox.runner.link import Link
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
@@ -93,8 +93,6 @@ def _prepare(
         say(Note("warning", f"ended what an earlier runner left of {len(swept.jobs)} job(s)"))
     owner = sandbox.owner()
     passable = passes_through(options, sandbox)
-    if passable:
-        open_ways(options, folder)
     workspaces = Workspaces(
         state,
         folder,

@@ -75,8 +75,18 @@ class Keeper:
         self._listener = asyncio.create_task(self._listen(reader))
 
     @classmethod
-    async def start(cls, plan: Plan, pipes: OutputPipes, user: tuple[int, int] | None) -> Keeper:
-        """Start a keeper and have it make the job's process, which waits for `go`."""
+    async def start(
+        cls,
+        plan: Plan,
+        pipes: OutputPipes,
+        user: tuple[int, int] | None,
+        *,
+        memory_back_stop: bool = True,
+    ) -> Keeper:
+        """Start a keeper and have it make the job's process, which waits for `go`.
+
+        `memory_back_stop` limits the data of each process, beside what the watcher sees.
+        """
         stdio = (pipes.stdout_fd, pipes.stderr_fd)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -84,7 +94,7 @@ class Keeper:
         pipes.start()
         self = cls(process, *await asyncio.open_unix_connection(sock=ours))
         try:
-            await self._say(_message_of(plan, stdio, user))
+            await self._say(_message_of(plan, stdio, user, memory_back_stop))
             async with asyncio.timeout(_START_S):
                 await self._made.wait()
             if self._job_pid is None:
@@ -182,14 +192,16 @@ def _spawn(control_fd: int, stdio: tuple[int, int]) -> subprocess.Popen[bytes]:
         raise SandboxError(f"cannot start a keeper: {e.strerror}", code="not_started") from None
 
 
-def _message_of(plan: Plan, stdio: tuple[int, int], user: tuple[int, int] | None) -> bytes:
+def _message_of(
+    plan: Plan, stdio: tuple[int, int], user: tuple[int, int] | None, memory_back_stop: bool
+) -> bytes:
     limits = plan.limits
     rlimits = {
         "RLIMIT_CORE": 0,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
     }
-    if limits.memory_bytes is not None:
+    if memory_back_stop and limits.memory_bytes is not None:
         rlimits["RLIMIT_DATA"] = _DATA_PER_MEMORY * limits.memory_bytes
     fields = {
         "argv": plan.argv,

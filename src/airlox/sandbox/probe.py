@@ -74,6 +74,10 @@ _CAUSES = {
         "this kernel has no Landlock; mounts and seccomp still stand",
         "boot with `lsm=landlock,…`, or update the kernel",
     ),
+    "userns_allowed": (
+        "jobs may make user namespaces, which shows them more of the kernel",
+        "leave out `--allow-userns`",
+    ),
     "cgroup_none": (
         "no cgroup may be made; memory is watched, not enforced by the kernel",
         "start with `systemd-run --user --scope -p Delegate=yes airlox runner join …`",

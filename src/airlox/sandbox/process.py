@@ -115,7 +115,9 @@ class ProcessSandbox:
         await asyncio.to_thread(_make_tmp, tmp, user)
         try:
             with OutputPipes(on_output) as pipes:
-                keeper = await Keeper.start(plan, pipes, user)
+                keeper = await Keeper.start(
+                    plan, pipes, user, memory_back_stop=self._options.memory_back_stop
+                )
                 try:
                     outcome = await _run_to_end(plan, keeper, cancel, on_started)
                 finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airlox.sandbox.base import Cause, Layer, Limits
 from airlox.sandbox.linux.launched import Told
 from airlox.sandbox.linux.verdict import Seen, judge
-from airlox.sandbox.local import _first_missing
+from airlox.sandbox.probe import first_missing
 from airlox.sandbox.supervise import Reason
 
 LIMITS = Limits(timeout_s=1, memory_bytes=1000, processes=7)
@@ -59,11 +59,11 @@ def test_a_reason_from_outside_stands() -> None:
 
 def test_required_layers() -> None:
     layers = (Layer("uid", True), Layer("cgroup", False, "none", "cgroup_none", "delegate one"))
-    assert _first_missing(layers, ()) is None
-    assert _first_missing(layers, ("uid",)) is None
-    missing = _first_missing(layers, ("uid", "cgroup"))
+    assert first_missing(layers, ()) is None
+    assert first_missing(layers, ("uid",)) is None
+    missing = first_missing(layers, ("uid", "cgroup"))
     assert missing is not None
     assert (missing.code, missing.hint) == ("cgroup_none", "delegate one")
-    unknown = _first_missing(layers, ("moat",))
+    unknown = first_missing(layers, ("moat",))
     assert unknown is not None
     assert unknown.code == "layer_missing"

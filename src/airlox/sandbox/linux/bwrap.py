@@ -36,7 +36,7 @@ from airlox.sandbox.linux import launched
 from airlox.sandbox.linux.blueprint import encode
 from airlox.sandbox.linux.launched import INTERPRETER_FLAGS as FLAGS
 from airlox.sandbox.linux.launched import Launched, Lines, Told
-from airlox.sandbox.linux.root import COVERED_IN_PROC
+from airlox.sandbox.linux.root import COVERED_IN_PROC, FROZEN_IN_PROC
 from airlox.sandbox.linux.syscalls import ATTR_NODEV, ATTR_RDONLY
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ class _Orders:
     def __init__(self, lines: Lines, options: frozenset[str]) -> None:
         self._lines = lines
         self._options = options
+        self._writable_proc = False
         self.fds: list[int] = []
 
     def file(self, content: bytes) -> int:
@@ -249,6 +250,7 @@ class _Orders:
         if blueprint.userns_limit and _NO_MORE_USER_NAMESPACES in self._options:
             words.append(_NO_MORE_USER_NAMESPACES.encode())
         owner = blueprint.uid if blueprint.uid >= 0 else os.getuid()
+        self._writable_proc = "/proc" in blueprint.writable
         for step in blueprint.steps:
             words += self._step(step, owner)
         return [*words, b"--remount-ro", b"/dev", b"--remount-ro", b"/"]
@@ -265,7 +267,7 @@ class _Orders:
                 size = [b"--size", b"%d" % size_bytes, b"--perms", b"%o" % mode]
                 return [*size, b"--tmpfs", b"/" + path]
             case ("proc", bytes(path)):
-                return _proc(b"/" + path)
+                return _proc(b"/" + path, self._writable_proc)
             case ("pts", bytes(_)):
                 return []  # its own /dev has it
             case ("bind", bytes(path), bytes(source), str(_), bool(own), int(attributes)):
@@ -299,9 +301,15 @@ def _bind(source: bytes, path: bytes, attributes: int) -> list[bytes]:
     return [b"--ro-bind" if attributes & ATTR_RDONLY else b"--bind", source, b"/" + path]
 
 
-def _proc(path: bytes) -> list[bytes]:
-    """Read-only as a whole: `sys` and its like are closed to a job only by their modes else."""
-    words = [b"--proc", path, b"--remount-ro", path]
+def _proc(path: bytes, writable: bool) -> list[bytes]:
+    """Read-only as a whole, or the parts that speak about the machine: by themselves they would be
+    closed to a job only by their modes."""
+    words = [b"--proc", path]
+    if not writable:
+        words += [b"--remount-ro", path]
+    for name in FROZEN_IN_PROC if writable else ():
+        if os.path.lexists(b"/proc/" + name):
+            words += [b"--ro-bind", b"/proc/" + name, path + b"/" + name]
     for name in COVERED_IN_PROC:
         if os.path.lexists(b"/proc/" + name):
             words += [b"--dev-bind", b"/dev/null", path + b"/" + name]

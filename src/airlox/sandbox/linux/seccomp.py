@@ -164,14 +164,20 @@ def numbers(table: dict[str, tuple[int | None, int | None]], machine: str) -> di
     return {name: n for name, row in table.items() if (n := row[column]) is not None}
 
 
-def instructions(machine: str) -> list[Instruction]:
+def instructions(machine: str, *, user_namespaces: bool = False) -> list[Instruction]:
     """The whole program.
+
+    With `user_namespaces` a command may make them and what goes with them: a browser's own sandbox
+    unshares, clones and changes its root. The kernel then asks for capabilities in that namespace.
 
     Raises:
         KeyError: the architecture is not in the table.
     """
     judged = numbers(BY_ARGUMENT, machine)
+    denied = numbers(REFUSED, machine)
     refused = _ERRNO | EPERM
+    if user_namespaces:
+        del denied["chroot"]
     program: list[Instruction] = [
         (_LOAD, 0, 0, _OFFSET_ARCH),
         (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -181,19 +187,20 @@ def instructions(machine: str) -> list[Instruction]:
     if machine == "x86_64":
         program += [(_JUMP_ANY_BIT, 0, 1, _X32_BIT), _return(_KILL_PROCESS)]
     program += [(_JUMP_GREATER, 0, 1, NEWEST), _return(_ERRNO | ENOSYS)]
-    program += _refuse(list(numbers(REFUSED, machine).values()), EPERM)
+    program += _refuse(list(denied.values()), EPERM)
     program += _refuse(list(numbers(ABSENT, machine).values()), ENOSYS)
-    program += _judge(judged["clone"], 0, _none_of_bits(_NAMESPACES), refused)
-    program += _judge(judged["unshare"], 0, _none_of_bits(_NAMESPACES | _NEW_TIME), refused)
+    if not user_namespaces:
+        program += _judge(judged["clone"], 0, _none_of_bits(_NAMESPACES), refused)
+        program += _judge(judged["unshare"], 0, _none_of_bits(_NAMESPACES | _NEW_TIME), refused)
     program += _judge(judged["ioctl"], 1, _neither((_TIOCSTI, _TIOCLINUX)), refused)
     program += _judge(judged["socket"], 0, _only(_FAMILIES), _ERRNO | EAFNOSUPPORT)
     program += _judge(judged["personality"], 0, _only(_PERSONALITIES), refused)
     return [*program, _return(_ALLOW)]
 
 
-def compile_filter(machine: str) -> bytes:
+def compile_filter(machine: str, *, user_namespaces: bool = False) -> bytes:
     """The program as the kernel takes it: 8 bytes an instruction."""
     return b"".join(
         code.to_bytes(2, "little") + bytes((on_true, on_false)) + value.to_bytes(4, "little")
-        for code, on_true, on_false, value in instructions(machine)
+        for code, on_true, on_false, value in instructions(machine, user_namespaces=user_namespaces)
     )

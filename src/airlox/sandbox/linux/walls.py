@@ -60,7 +60,7 @@ class Walls:
             cwd=os.fsencode(plan.cwd),
             door_fd=given.door_fd,
             env=tuple((os.fsencode(name), os.fsencode(value)) for name, value in plan.env),
-            filter=b"" if "seccomp" in self.without else seccomp.compile_filter(syscalls.MACHINE),
+            filter=self._filter(),
             gid=self.user.gid if self.user else -1,
             go_fd=ends.go_fd,
             host_network=self._host_network(plan.network),
@@ -69,12 +69,25 @@ class Walls:
             no_new_privs=True,
             output_fds=(given.stdout_fd, given.stderr_fd),
             parent_pid=os.getpid(),
-            rlimits=layout.rlimits(plan.limits, memory_back_stop=not given.cgroup_fds),
+            rlimits=layout.rlimits(plan.limits, memory_back_stop=self._back_stop(given)),
             steps=layout.steps(plan, where=self.layout),
             uid=self.user.uid if self.user else -1,
-            userns_limit="userns_limit" not in self.without,
-            writable=layout.writable(self.layout),
+            userns_limit=not (self.options.allow_userns or "userns_limit" in self.without),
+            writable=self._writable(),
         )
+
+    def _filter(self) -> bytes:
+        if "seccomp" in self.without:
+            return b""
+        return seccomp.compile_filter(syscalls.MACHINE, user_namespaces=self.options.allow_userns)
+
+    def _writable(self) -> tuple[str, ...]:
+        places = layout.writable(self.layout)
+        # The maps of a new user namespace are written in /proc.
+        return (*places, "/proc") if self.options.allow_userns else places
+
+    def _back_stop(self, given: Given) -> bool:
+        return self.options.memory_back_stop and not given.cgroup_fds
 
     def landlock_abi(self) -> int:
         """The version that is put on; 0 for none."""
@@ -93,6 +106,9 @@ class Walls:
             Layer("mounts", True, "read-only system; work, out, home and tmp writable"),
             Layer("capabilities", True, "none; no new privileges"),
             Layer("seccomp", True, f"version {seccomp.VERSION}"),
+            _off("userns_limit", "userns_allowed")
+            if self.options.allow_userns
+            else Layer("userns_limit", True, "no user namespaces of a job's own"),
             Layer("landlock", True, f"ABI {abi}") if abi else _off("landlock", "landlock_off"),
             Layer("rlimits", True, "core, file size, open files, locked memory, processes"),
             Layer("cgroup", True, f"version {driver.version}: memory and processes")
