@@ -723,7 +723,14 @@ def pack_cases() -> list[Case]:
         lacking("good", sealed_lack),
         lacking("other-runner", sealed_lack, SENDER.public),
         lacking("flipped", sealed_lack[:-1] + bytes([sealed_lack[-1] ^ 1])),
+        *(cutting(KEYS, size) for size in (0, 1, 32 * 1024, 3_000_001)),
+        cutting(keys.SessionKeys.derive(bytes(32)), 3_000_001),
     ]
+
+
+def cutting(of: keys.SessionKeys, size: int) -> Case:
+    inputs = {"session_key": of.session_key.hex(), "session_id": of.session_id, "size": size}
+    return verdict(f"cut-{of.session_id[3:7]}-{size}", "cut", inputs)
 
 
 # ── what 0.1.0 does beyond the given vectors; each verdict was asked of its core ─────────────

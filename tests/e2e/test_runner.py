@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import random
 import sys
 import zipfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,63 @@ class TestTree:
         result = bench.shell("ls", tree=tmp_path, files=[ref], fresh=True).wait(WAIT_S)
         assert result.stdout == "a.txt\ninput.md\n"
         assert bench.shell("ls", tree=tmp_path).wait(WAIT_S).stdout == "a.txt\n"
+
+
+class TestLargeFiles:
+    """[P-TRE-5] Of a large file that changed only what changed travels."""
+
+    SIZE = 12 * 1024 * 1024
+    FEW_BYTES = 2 * 1024 * 1024
+
+    @pytest.fixture
+    def big(self, tmp_path: Path) -> Path:
+        path = tmp_path / "tree" / "big"
+        path.parent.mkdir()
+        path.write_bytes(random.Random(8).randbytes(self.SIZE))
+        return path
+
+    def run(self, bench: Bench, path: Path, command: str = "true", **options: Any) -> int:
+        """Run a command beside the file, check what it found there, and say how much was sent."""
+        job = bench.shell(f"sha256sum < big && {command}", tree=path.parent, **options)
+        result = job.wait(WAIT_S)
+        assert (result.exit_code, result.reason) == (0, None)
+        assert result.stdout.split()[0] == sha256(path.read_bytes()).hexdigest()
+        assert job.upload is not None
+        return job.upload.sent_bytes
+
+    def insert(self, path: Path, text: bytes = b"!", at: int = 0) -> None:
+        data = path.read_bytes()
+        path.write_bytes(data[:at] + text + data[at:])
+
+    def test_an_inserted_byte(self, bench: Bench, big: Path) -> None:
+        assert self.run(bench, big, fresh=True) > self.SIZE
+        assert self.run(bench, big) == 0
+        self.insert(big)
+        assert 0 < self.run(bench, big) < self.FEW_BYTES
+        self.insert(big, at=self.SIZE // 2)
+        assert self.run(bench, big) < self.FEW_BYTES
+
+    def test_a_renamed_and_changed_file(self, bench: Bench, big: Path) -> None:
+        self.run(bench, big, fresh=True)
+        other = big.with_name("other")
+        other.write_bytes(big.read_bytes() + b"more")
+        assert self.run(bench, big, "sha256sum other") < self.FEW_BYTES
+
+    def test_the_job_changed_it(self, bench: Bench, big: Path) -> None:
+        """What is lacking is asked for; what the job left of it serves again."""
+        self.run(bench, big, "printf x | dd of=big conv=notrunc", fresh=True)
+        assert self.run(bench, big, "rm big; mkfifo big") < self.FEW_BYTES
+        assert self.run(bench, big) > self.SIZE
+
+    def test_a_sender_that_forgot_what_it_sent(self, bench: Bench, big: Path) -> None:
+        """Not aimed at a runner, nothing is sent unasked: recipes first, then a few chunks."""
+        self.run(bench, big, fresh=True)
+        self.insert(big, at=100)
+        job = bench.session.run_shell("sha256sum < big", tree=big.parent)
+        result = job.wait(WAIT_S)
+        assert result.stdout.split()[0] == sha256(big.read_bytes()).hexdigest()
+        assert job.upload is not None
+        assert job.upload.sent_bytes < self.FEW_BYTES
 
 
 class TestFloorSession:

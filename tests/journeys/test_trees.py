@@ -14,9 +14,9 @@ from airlox import ConnectionLost, ProtocolError, Session, TreeError, UsageError
 from airlox.client import trees
 from airlox.protocol import pack
 from airlox.protocol.encoding import ItemId, b64u_decode
-from airlox.tree.chunks import read_pack
 from airlox.tree.index import TreeIndex, parse_index
 from airlox.tree.lack import encode_lack, encode_lacking_index
+from airlox.tree.packs import read_pack
 from journeys.conftest import People
 from support.fake_runner import FULL, FakeRunner, Task
 
@@ -63,7 +63,7 @@ class Keeper:
 
     def _unpack(self, task: Task) -> None:
         for _, plain in sorted(task.packs().items()):
-            for part in read_pack(plain, lambda digest, size: True):
+            for part in read_pack(plain, lambda what, digest, size: True):
                 self.received[-1].add(part.digest)
                 self.contents[part.digest] = part.data
 

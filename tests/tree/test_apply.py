@@ -21,9 +21,11 @@ from hypothesis import given
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree import survey as surveying
 from airlox.tree.apply import apply
+from airlox.tree.chunks import Cutter
 from airlox.tree.index import MAGIC, Entry, Kind, TreeIndex, parse_index
-from airlox.tree.read import read_contents, read_index
+from airlox.tree.read import read_index
 from airlox.tree.scan import scan
+from airlox.tree.source import ALL, TreeSource
 from airlox.tree.stamps import Stamp, stamp_of
 from airlox.tree.state import AppliedState, encode_state, parse_state
 from airlox.tree.survey import what_is_lacking
@@ -94,9 +96,8 @@ class TestRoundTrip:
             allow = [os.fsdecode(path) for path in nodes]
             found = scan(one, allow=allow)
             index = read_index(found)
-            contents = {
-                c.digest: b"".join(c.pieces) for c in read_contents(found, index, index.sizes())
-            }
+            records = TreeSource(found, index, Cutter(1)).records(dict.fromkeys(index.sizes(), ALL))
+            contents = {record.digest: record.data for record in records}
             apply(index, Path(two), lambda digest: (contents[digest],))
             assert describe(Path(two)) == describe(Path(one)) == nodes
 

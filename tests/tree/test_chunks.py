@@ -1,182 +1,127 @@
-"""airlox.tree.chunks: packs round trip however they are split, and hostile ones cost nothing."""
+"""airlox.tree.chunks: cuts follow the content, recipes are exact or refused."""
 
 from __future__ import annotations
 
-import struct
-import tracemalloc
-from collections.abc import Iterator
+import random
 from hashlib import sha256
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.errors import EncodingError, LimitError, TreeError, ValidationError
-from airlox.protocol.limits import PACK_BYTES
+from airlox.errors import EncodingError, LimitError, ValidationError
 from airlox.tree.chunks import (
-    PAD_BYTES,
-    PART_BYTES,
-    Content,
-    Part,
-    padded_size,
-    read_pack,
-    write_packs,
+    CHUNK_BYTES,
+    LARGE_BYTES,
+    RECIPE_BYTES,
+    Chunk,
+    Cutter,
+    Recipe,
+    encode_recipe,
+    encode_recipes,
+    is_large,
+    parse_recipe,
+    parse_recipes,
+)
+
+MIB = 1 << 20
+DATA = random.Random(7).randbytes(8 * MIB)
+
+digests = st.binary(min_size=32, max_size=32)
+recipes = st.lists(st.builds(Chunk, digests, st.integers(1, CHUNK_BYTES)), min_size=1).map(
+    lambda chunks: Recipe(tuple(chunks))
 )
 
 
-def content(data: bytes, step: int = 1000) -> Content:
-    pieces = (data[at : at + step] for at in range(0, len(data), step))
-    return Content(sha256(data).digest(), len(data), pieces)
+def pieces(data: bytes, step: int) -> list[bytes]:
+    return [data[at : at + step] for at in range(0, len(data), step)]
 
 
-def everything(digest: bytes, size: int) -> bool:
-    return True
+class TestCutting:
+    @pytest.mark.parametrize("step", [1 << 10, 100_003, MIB, len(DATA)])
+    def test_the_same_however_it_is_read(self, step: int) -> None:
+        whole = Cutter(5).recipe([DATA])
+        assert Cutter(5).recipe(pieces(DATA, step)) == whole
+        assert whole.size == len(DATA)
+        assert b"".join(bytes(part) for part in Cutter(5).cut([DATA])) == DATA
+        assert [c.digest for c in whole.chunks] == [
+            sha256(part).digest() for part in Cutter(5).cut([DATA])
+        ]
+
+    @pytest.mark.parametrize("at", [0, 1, 3 * MIB, len(DATA)])
+    def test_an_inserted_byte_moves_few_chunks(self, at: int) -> None:
+        before = Cutter(5).recipe([DATA])
+        after = Cutter(5).recipe([DATA[:at], b"!", DATA[at:]])
+        new = [chunk for chunk in after.chunks if chunk.digest not in before.digests]
+        assert 1 <= len(new) <= 3
+        assert len(before.chunks) > 20
+
+    def test_another_session_cuts_elsewhere(self) -> None:
+        """[P-TRE-3] Sizes of chunks say nothing about a file that others have too."""
+        ends = [
+            {sum(c.length for c in r.chunks[:n]) for n in range(1, len(r.chunks))}
+            for r in (Cutter(seed).recipe([DATA]) for seed in (5, (1 << 63) - 1))
+        ]
+        assert not ends[0] & ends[1]
+
+    def test_nothing_to_cut(self) -> None:
+        assert Cutter(5).recipe([]) == Recipe(())
+        assert Cutter(5).recipe([b"", b""]) == Recipe(())
+
+    def test_zeros_are_cut_at_the_bound(self) -> None:
+        recipe = Cutter(5).recipe([bytes(2 * MIB)])
+        assert recipe.digests == {sha256(bytes(CHUNK_BYTES)).digest()}
 
 
-def read_all(packs: Iterator[bytes] | list[bytes]) -> list[Part]:
-    return [part for pack in packs for part in read_pack(pack, everything)]
+def test_what_is_large() -> None:
+    assert [is_large(LARGE_BYTES), is_large(LARGE_BYTES + 1)] == [False, True]
 
 
-def whole(data: bytes, *, digest: bytes | None = None, length: int | None = None) -> bytes:
-    """A pack with one record whose stored bytes are `data`."""
-    digest = sha256(data).digest() if digest is None else digest
-    length = len(data) if length is None else length
-    return b"axp1\n" + struct.pack(">B32sII", 1, digest, length, len(data)) + data
+class TestRecipes:
+    @given(recipes)
+    def test_round_trip(self, recipe: Recipe) -> None:
+        assert parse_recipe(encode_recipe(recipe), recipe.size) == recipe
 
+    @given(recipes, st.data())
+    def test_another_size_or_length_is_refused(self, recipe: Recipe, data: st.DataObject) -> None:
+        good = encode_recipe(recipe)
+        with pytest.raises(ValidationError):
+            parse_recipe(good, recipe.size + data.draw(st.sampled_from([-1, 1, 1 << 40])))
+        with pytest.raises(ValidationError):
+            parse_recipe(good[: data.draw(st.integers(0, len(good) - 1))], recipe.size)
 
-def part(size: int, offset: int, length: int) -> bytes:
-    stored = zstandard.compress(bytes(length))
-    head = struct.pack(">B32sQQII", 2, bytes(32), size, offset, length, len(stored))
-    return b"axp1\n" + head + stored
-
-
-@given(
-    st.lists(st.binary(max_size=3000), max_size=12),
-    st.integers(1, 20_000),
-    st.integers(1, 500),
-)
-def test_round_trip_for_any_split(datas: list[bytes], target: int, step: int) -> None:
-    packs = list(write_packs((content(data, step) for data in datas), target_bytes=target))
-    assert [part.data for part in read_all(packs)] == datas
-    assert all(len(pack) % PAD_BYTES == 0 for pack in packs)
-    for pack in packs:
-        assert len(list(read_pack(pack, everything))) == 1 or len(pack) <= padded_size(target)
-
-
-@pytest.mark.parametrize("size", [PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES])
-def test_a_large_content_travels_in_parts(size: int) -> None:
-    data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
-    parts = read_all(write_packs([content(data, 1 << 20)]))
-    assert [p.offset for p in parts] == list(range(0, size, PART_BYTES))
-    assert {(p.digest, p.size) for p in parts} == {(sha256(data).digest(), size)}
-    assert b"".join(p.data for p in parts) == data
-
-
-def test_what_does_not_compress_is_stored_as_it_is() -> None:
-    data = b"".join(sha256(b"%d" % n).digest() for n in range(1000))
-    [pack] = write_packs([content(data)])
-    assert data in pack
-
-
-@pytest.mark.parametrize("claimed", [0, 4999, 5001, PART_BYTES + 1])
-def test_a_content_of_another_size_is_noticed(claimed: int) -> None:
-    data = b"x" * 5000
-    with pytest.raises(TreeError) as caught:
-        list(write_packs([Content(sha256(data).digest(), claimed, [data])]))
-    assert caught.value.code == "tree_changed"
-
-
-def test_only_what_is_wanted_is_opened() -> None:
-    wanted, other = b"wanted" * 100, b"other" * 100
-    [pack] = write_packs([content(other), content(wanted), content(other)])
-    found = list(read_pack(pack, lambda digest, size: digest == sha256(wanted).digest()))
-    assert [part.data for part in found] == [wanted]
-
-
-@given(st.integers(PAD_BYTES, PACK_BYTES))
-def test_padding_hides_the_size_for_an_eighth(size: int) -> None:
-    padded = padded_size(size)
-    assert size <= padded <= PACK_BYTES
-    assert padded - size < max(PAD_BYTES, size / 8)
-    assert padded_size(padded) == padded
-
-
-def test_a_content_without_its_digest_is_refused() -> None:
-    assert [p.data for p in read_pack(whole(b"good"), everything)] == [b"good"]
-    with pytest.raises(ValidationError, match="does not have its digest"):
-        list(read_pack(whole(b"evil", digest=sha256(b"good").digest()), everything))
-
-
-def frame_without_size(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(write_content_size=False).compress(data)
-
-
-@pytest.mark.parametrize(
-    "pack",
-    [
-        b"",
-        b"axp2\n",
-        b"axp1\n\x00",
-        b"axp1\n\xff\x00\x01",
-        b"axp1\n\x01",
-        whole(b"x")[:-1],
-        whole(b"xx", length=1),
-        whole(b"not a frame", length=100),
-        whole(zstandard.compress(bytes(1000)), length=999),
-        whole(zstandard.compress(bytes(1000)), length=1001),
-        whole(frame_without_size(bytes(1000)), length=1000),
-        whole(zstandard.compress(bytes(1000)) + b"junk", length=1000),
-        whole(zstandard.compress(bytes(1000)) * 2, length=2000),
-        whole(zstandard.compress(bytes(1000))[:-1], length=1000),
-        part(PART_BYTES, 0, PART_BYTES),
-        part(PART_BYTES + 1, 1, PART_BYTES),
-        part(PART_BYTES + 1, 2 * PART_BYTES, 1),
-        part(PART_BYTES + 1, PART_BYTES, 2),
-        part(PART_BYTES + 2, PART_BYTES, 1),
-        part(2 * PART_BYTES, 0, PART_BYTES - 1),
-    ],
-)
-def test_malformed(pack: bytes) -> None:
-    with pytest.raises(EncodingError):
-        list(read_pack(pack, everything))
-
-
-def test_bounds() -> None:
-    with pytest.raises(LimitError):
-        list(read_pack(b"axp1\n" + bytes(PACK_BYTES), everything))
-    with pytest.raises(LimitError):
-        list(read_pack(whole(b"x", length=PART_BYTES + 1), everything))
-
-
-def test_a_bomb_costs_no_memory() -> None:
-    bomb = zstandard.compress(bytes(256 << 20))
-    tracemalloc.start()
-    try:
+    @pytest.mark.parametrize("length", [0, CHUNK_BYTES + 1, (1 << 32) - 1])
+    def test_impossible_chunks(self, length: int) -> None:
+        recipe = Recipe((Chunk(bytes(32), length),))
         with pytest.raises(EncodingError):
-            list(read_pack(whole(bomb, length=1 << 20), everything))
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()
+            parse_recipe(encode_recipe(recipe), recipe.size)
 
+    def test_bounds(self) -> None:
+        most = RECIPE_BYTES // 36
+        too_many = Recipe((Chunk(bytes(32), 1),) * (most + 1))
+        with pytest.raises(LimitError):
+            encode_recipe(too_many)
+        with pytest.raises(LimitError):
+            parse_recipe(bytes(36 * (most + 1)), most + 1)
 
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=3), st.data())
-def test_a_changed_byte_is_never_a_wrong_content(datas: list[bytes], data: st.DataObject) -> None:
-    [pack] = write_packs(content(d) for d in datas)
-    bad = bytearray(pack)
-    bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
-    try:
-        found = read_all([bytes(bad)])
-    except ValidationError:
-        return
-    for p in found:
-        assert len(p.data) < p.size or sha256(p.data).digest() == p.digest
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes(data: bytes) -> None:
-    for candidate in (data, b"axp1\n" + data, b"axp1\n\x01" + data):
+    @given(st.binary(max_size=200), st.integers(0, 1 << 20))
+    def test_any_bytes(self, data: bytes, size: int) -> None:
         try:
-            list(read_pack(candidate, everything))
+            recipe = parse_recipe(data, size)
         except ValidationError:
-            pass
+            return
+        assert encode_recipe(recipe) == data
+
+
+class TestKeptRecipes:
+    @given(st.dictionaries(digests, recipes, max_size=4))
+    def test_round_trip(self, kept: dict[bytes, Recipe]) -> None:
+        assert parse_recipes(encode_recipes(kept)) == kept
+
+    @given(st.binary(max_size=100))
+    def test_any_bytes(self, data: bytes) -> None:
+        for candidate in (data, b"axr1\n" + data):
+            try:
+                parse_recipes(candidate)
+            except ValidationError:
+                pass

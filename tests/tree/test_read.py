@@ -12,7 +12,7 @@ import pytest
 from airlox.errors import TreeError
 from airlox.tree import beneath, read
 from airlox.tree.index import TreeIndex
-from airlox.tree.read import ScanCache, read_contents, read_index
+from airlox.tree.read import ScanCache, read_index
 from airlox.tree.scan import scan
 from support.trees import describe, index_of, make_tree
 
@@ -171,52 +171,6 @@ class TestScanCache:
             age(patch)
             read_index(scan(root), ScanCache(age_path))
         assert age_path.stat().st_mode & 0o777 == 0o600
-
-
-class TestReadContents:
-    def test_each_content_once(self, root: Path) -> None:
-        found = scan(root)
-        index = read_index(found)
-        got = {
-            content.digest: b"".join(content.pieces)
-            for content in read_contents(found, index, index.sizes())
-        }
-        assert sorted(got.values()) == [b"", b"../a", b"one", b"two"]
-        assert got.keys() == index.sizes().keys()
-
-    def test_only_what_is_asked_for_and_in_the_tree(self, root: Path) -> None:
-        found = scan(root)
-        index = read_index(found)
-        [two] = [e.digest for e in index.entries if e.path == b"d/b"]
-        got = [(c.size, b"".join(c.pieces)) for c in read_contents(found, index, [two, bytes(32)])]
-        assert got == [(3, b"two")]
-
-    @pytest.mark.parametrize("now", [b"eno", b"on", b"ones", None])
-    def test_a_file_that_changed_is_never_sent_whole(self, root: Path, now: bytes | None) -> None:
-        found = scan(root)
-        index = read_index(found)
-        (root / "a").unlink()
-        if now is not None:
-            (root / "a").write_bytes(now)
-        sent: list[bytes] = []
-
-        def send() -> None:
-            for content in read_contents(found, index, [index.entries[0].digest]):
-                sent.extend(content.pieces)
-
-        with pytest.raises(TreeError) as caught:
-            send()
-        assert caught.value.code == "tree_changed"
-        assert b"".join(sent) != b"one"
-
-    def test_a_link_that_changed(self, root: Path) -> None:
-        found = scan(root)
-        index = read_index(found)
-        (root / "d" / "l").unlink()
-        (root / "d" / "l").symlink_to("/etc/passwd")
-        [link] = [e.digest for e in index.entries if e.path == b"d/l"]
-        with pytest.raises(TreeError, match="d/l changed"):
-            [b"".join(c.pieces) for c in read_contents(found, index, [link])]
 
 
 def test_a_root_that_vanished(root: Path) -> None:

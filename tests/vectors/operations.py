@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from airlox.protocol import (
     policy,
 )
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
+from airlox.tree.chunks import Cutter
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 
@@ -326,6 +328,18 @@ def _open_lack(i: dict[str, Any]) -> str:
     return plain.hex()
 
 
+def _cut(i: dict[str, Any]) -> list[list[Any]]:
+    seed = keys.chunk_seed(bytes.fromhex(i["session_key"]), SessionId(i["session_id"]))
+    recipe = Cutter(seed).recipe(_counted(i["size"]))
+    return [[chunk.length, chunk.digest.hex()] for chunk in recipe.chunks]
+
+
+def _counted(size: int) -> Iterator[bytes]:
+    """Bytes anyone can make: SHA-256 of 0, 1, 2, … as four bytes each, one after the other."""
+    for number in range(0, size, 32):
+        yield hashlib.sha256((number // 32).to_bytes(4, "big")).digest()[: size - number]
+
+
 OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "canonical_text_meta": _canonical_text,
     "canonical_result_wall_ms": _canonical_result("wall_ms"),
@@ -364,4 +378,5 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "live_read": _live_read,
     "open_pack": _open_pack,
     "open_lack": _open_lack,
+    "cut": _cut,
 }

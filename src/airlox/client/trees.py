@@ -6,14 +6,15 @@ that will not stay sends everything. After that the runner asks, and gets what i
 question is a bitmap over *this job's* index, so nothing outside that tree can be asked for.
 
 What a runner confirmed is remembered in the cache, per runner and folder: the index of the last
-tree that came back in a signed result.
+tree that came back in a signed result, and the recipes of its large files. They say which chunks
+of a large file that changed the runner has.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.relay_api import RelayApi
@@ -21,14 +22,22 @@ from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.digest import hash_of, sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey
-from airlox.protocol.keys import fingerprint
+from airlox.protocol.keys import chunk_seed, fingerprint
 from airlox.protocol.limits import PACKS
 from airlox.protocol.pack import open_lack, seal_pack
-from airlox.tree.chunks import Content, write_packs
+from airlox.tree.chunks import (
+    KEPT_BYTES,
+    Cutter,
+    encode_recipes,
+    is_large,
+    parse_recipes,
+)
 from airlox.tree.index import INDEX_BYTES, TreeIndex, parse_index
-from airlox.tree.lack import parse_lack
-from airlox.tree.read import ScanCache, read_contents, read_index
+from airlox.tree.lack import Lack, parse_lack
+from airlox.tree.packs import Record, write_packs
+from airlox.tree.read import ScanCache, read_index
 from airlox.tree.scan import root_of, scan
+from airlox.tree.source import ALL, Part, TreeSource
 
 if TYPE_CHECKING:
     from airlox.client.core import Core
@@ -60,9 +69,11 @@ class TreeUpload:
         self._core = core
         self._runner = runner
         place = root_of(folder)
-        self._scan = scan(place.root, allow=allow, exclude=exclude)
-        self._root_id = sha256_hex(os.fsencode(self._scan.root))[:16]
-        self._index = read_index(self._scan, self._scan_cache())
+        found = scan(place.root, allow=allow, exclude=exclude)
+        self.left_out: tuple[LeftOut, ...] = found.left_out
+        self._root_id = sha256_hex(os.fsencode(found.root))[:16]
+        self._index = read_index(found, self._scan_cache())
+        self._source = TreeSource(found, self._index, self._cutter())
         self.sub = place.sub
         self.digest = hash_of(self._index.encode())
         self.files = len(self._index.entries)
@@ -76,18 +87,14 @@ class TreeUpload:
         self._lacking = self._missing_from(known)
         self.changed = len(self._lacking)
         self._index_known = known is not None and known == self._index
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """What stays here, and why."""
-        return self._scan.left_out
+        self._had = self._chunks_of(known)
 
     def send_first(self, *, everything: bool) -> None:
         """Store packs on the relay before the job is posted."""
         if everything:
-            self._send(self._index.sizes().keys(), self._core.api, with_index=True)
+            self._send(self._everything(), self._core.api)
         elif not self._index_known:
-            self._send(self._lacking, self._core.api, with_index=True)
+            self._send(self._unasked(), self._core.api)
 
     def answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
         """Send what the job's runner says it lacks.
@@ -113,25 +120,52 @@ class TreeUpload:
             runner=runner,
             sealed=sealed,
         )
-        lack = parse_lack(plain, self._index)
-        self._send(lack.digests, api, with_index=lack.needs_index)
+        self._send(self._asked(parse_lack(plain, self._index)), api)
 
     def acknowledged_by(self, runner: PublicKey) -> None:
         """A signed result named this tree: the runner has it. A failure costs a second upload."""
+        cache = self._core.membership.cache
         try:
-            self._core.membership.cache.save_state(self._state_name(runner), self._index.encode())
+            cache.save_state(self._state_name(runner), self._index.encode())
+            if recipes := self._source.recipes:
+                cache.save_state(self._recipes_name(runner), encode_recipes(recipes))
         except StorageError as error:
             self._core.on_warning(f"the next tree will be sent whole: {error.message}")
 
-    def _send(self, digests: Collection[bytes], api: RelayApi, *, with_index: bool) -> None:
-        for plain in write_packs(self._contents(digests, with_index=with_index)):
+    def _send(self, records: Iterator[Record], api: RelayApi) -> None:
+        for plain in write_packs(records):
             self._put(api, plain)
 
-    def _contents(self, digests: Collection[bytes], *, with_index: bool) -> Iterator[Content]:
-        if with_index:
-            data = self._index.encode()
-            yield Content(self._index.digest, len(data), (data,))
-        yield from read_contents(self._scan, self._index, digests)
+    def _everything(self) -> Iterator[Record]:
+        yield from self._source.index_records()
+        yield from self._source.records(dict.fromkeys(self._index.sizes(), ALL))
+
+    def _unasked(self) -> Iterator[Record]:
+        """What the last tree that the runner confirmed did not have; of a large file that took
+        the place of another, the recipe and the chunks that are in none of the old ones."""
+        sizes = self._index.sizes()
+        yield from self._source.index_records(
+            self._part(self._index.digest, len(self._index.encode()))
+        )
+        yield from self._source.records({d: self._part(d, sizes[d]) for d in self._lacking})
+
+    def _part(self, digest: bytes, size: int) -> Part:
+        if self._had is None or not is_large(size):
+            return ALL
+        return Part(recipe=True, chunks=self._source.recipe(digest).digests - self._had)
+
+    def _asked(self, lack: Lack) -> Iterator[Record]:
+        """Raises ValidationError for chunks that the files of this tree do not have."""
+        if lack.needs_index:
+            yield from self._source.index_records()
+        parts = dict.fromkeys(lack.digests, ALL)
+        for digest, chosen in lack.chunks.items():
+            chunks = self._source.recipe(digest).chunks if chosen.total else ()
+            if len(chunks) != chosen.total:
+                raise ValidationError("the runner asks for chunks of another file")
+            digests = frozenset(chunks[at].digest for at in chosen.positions)
+            parts.setdefault(digest, Part(recipe=not chosen.total, chunks=digests))
+        yield from self._source.records(parts)
 
     def _put(self, api: RelayApi, plain: bytes) -> None:
         number = next(self._numbers, None)
@@ -166,6 +200,27 @@ class TreeUpload:
         if known is not None:
             return frozenset(contents - known.sizes().keys())
         return frozenset(contents if self._runner is not None else ())
+
+    def _chunks_of(self, known: TreeIndex | None) -> frozenset[bytes] | None:
+        """Chunks of the large contents of that tree and of its index; None without a tree."""
+        if self._runner is None or known is None:
+            return None
+        cache = self._core.membership.cache
+        data = cache.load_state(self._recipes_name(self._runner), KEPT_BYTES)
+        try:
+            kept = {} if data is None else parse_recipes(data)
+        except ValidationError:
+            kept = {}
+        self._source.know(kept)
+        index = self._cutter().recipe((known.encode(),))
+        return index.digests.union(*(recipe.digests for recipe in kept.values()))
+
+    def _cutter(self) -> Cutter:
+        me = self._core.membership
+        return Cutter(chunk_seed(me.invite.session_key, me.manifest.session_id))
+
+    def _recipes_name(self, runner: PublicKey) -> str:
+        return f"recipes-{fingerprint(runner)}-{self._root_id}"
 
     def _state_name(self, runner: PublicKey) -> str:
         return f"tree-{fingerprint(runner)}-{self._root_id}"

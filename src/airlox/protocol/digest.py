@@ -8,7 +8,7 @@ from typing import Final
 from airlox.protocol.encoding import Hash, b64u_encode
 
 
-def sha256(data: bytes) -> bytes:
+def sha256(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()
 
 

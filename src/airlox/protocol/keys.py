@@ -153,6 +153,11 @@ def lack_key(session_key: bytes, session_id: SessionId, *, job: ItemId, runner: 
     return hkdf(session_key, session_id.encode(), Info.LACK + job.encode() + runner.encode())
 
 
+def chunk_seed(session_key: bytes, session_id: SessionId) -> int:
+    """Where contents of this session's trees are cut: a number below 2^63."""
+    return int.from_bytes(hkdf(session_key, session_id.encode(), Info.CHUNK_SEED)[:8], "big") >> 1
+
+
 def fingerprint(public: PublicKey) -> str:
     """16 hex characters by which people compare a key."""
     return sha256_hex(b64u_decode(parse_public_key(public), KEY_BYTES))[:16]

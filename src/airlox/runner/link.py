@@ -29,7 +29,7 @@ from airlox.protocol.digest import hash_of
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
 from airlox.protocol.job import Job, PythonJob, ShellJob
-from airlox.protocol.keys import Role
+from airlox.protocol.keys import Role, chunk_seed
 from airlox.protocol.live import RANDOM_BYTES, LiveWriter
 from airlox.protocol.manifest import Feature
 from airlox.protocol.payload import File, Meta
@@ -315,6 +315,12 @@ class Link:
 
     def post_output(self, job: ItemId, frame: bytes) -> None:
         self.api.within(Deadline.after(SEGMENT_TIMEOUT_S)).post_output(job, frame)
+
+    @property
+    def chunk_seed(self) -> int:
+        """Where contents of this session's trees are cut."""
+        me = self.membership
+        return chunk_seed(me.invite.session_key, me.manifest.session_id)
 
     def packs(self, job: ItemId) -> list[int]:
         """Numbers of the packs the relay has of a job's tree."""

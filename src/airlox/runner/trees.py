@@ -11,17 +11,21 @@ from collections.abc import Callable
 from typing import Final
 
 from airlox.errors import ConnectionLost, JobRefused, ProtocolError, TreeError
+from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import b64u_decode
 from airlox.protocol.job import TreeRef
 from airlox.runner.bench import Bench
 from airlox.runner.slots import Running
 from airlox.runner.workspace import Places, check_room
 from airlox.tree.apply import apply
+from airlox.tree.asking import Asking
+from airlox.tree.chunks import Cutter, is_large
 from airlox.tree.index import DIGEST_BYTES, TreeIndex, parse_index
-from airlox.tree.lack import encode_lack, encode_lacking_index
+from airlox.tree.lack import encode_lacking_index
+from airlox.tree.reuse import OldChunks
 from airlox.tree.state import AppliedState, load_state, save_state
 from airlox.tree.store import ContentStore
-from airlox.tree.survey import survey
+from airlox.tree.survey import Survey, survey
 
 PATIENCE_S: Final = 120.0
 """Longest silence of a sender whose packs are awaited."""
@@ -49,20 +53,22 @@ class TreeBringer:
         self._digest = b64u_decode(tree.digest, DIGEST_BYTES)
         self._places = places
         self._arrived = arrived
+        self._cutter = Cutter(bench.link.chunk_seed)
         self._seen: set[int] = set()
         self._state = None if places.tree_state is None else load_state(places.tree_state)
 
     async def bring(self) -> None:
         """Raises JobRefused, TreeError, StorageError, and what the link raises."""
-        store = ContentStore(self._places.job / "contents")
+        index = await self._index()
+        found = await asyncio.to_thread(survey, index, self._places.work, self._state)
+        to_write = (entry.size for entry in index.entries if entry.path not in found.present)
+        check_room(self._places.job, self._floor_bytes, sum(to_write))
+        sizes = index.sizes()
+        old = self._large_files(found)
+        store = self._store(OldChunks(self._cutter, self._places.work, *old))
         try:
-            index = await self._index(store)
-            found = await asyncio.to_thread(survey, index, self._places.work, self._state)
-            to_write = (entry.size for entry in index.entries if entry.path not in found.present)
-            check_room(self._places.job, self._floor_bytes, sum(to_write))
-            sizes = index.sizes()
             store.want({digest: sizes[digest] for digest in found.lacking})
-            await self._complete(store, lambda: encode_lack(index, store.missing))
+            await self._complete(store, Asking(index, store, reuse=any(old)).question)
             state = await asyncio.to_thread(
                 apply,
                 index,
@@ -77,34 +83,57 @@ class TreeBringer:
         finally:
             await asyncio.to_thread(store.close)
 
-    async def _index(self, store: ContentStore) -> TreeIndex:
+    async def _index(self) -> TreeIndex:
         if self._state is not None and self._state.tree.digest == self._digest:
             return self._state.tree
-        store.want_index(self._digest)
-        await self._complete(store, lambda: encode_lacking_index(self._digest))
+        before = b"" if self._state is None else self._state.tree.encode()
+        store = self._store(OldChunks(self._cutter, self._places.work, (), at_hand=before))
+        try:
+            store.want_index(self._digest)
+            once = iter((encode_lacking_index(self._digest),))
+            await self._complete(store, lambda: next(once, None))
+            data = await asyncio.to_thread(lambda: b"".join(store.fetch(self._digest) or ()))
+        finally:
+            await asyncio.to_thread(store.close)
         # Contents in the packs seen so far were not wanted yet.
         self._seen.clear()
-        data = b"".join(store.fetch(self._digest) or ())
+        if sha256(data) != self._digest:
+            raise JobRefused("the tree's index does not have its digest", code="tree_invalid")
         try:
             return await asyncio.to_thread(parse_index, data)
         except ProtocolError as error:
             raise JobRefused(f"the tree: {error.message}", code="tree_invalid") from error
 
-    async def _complete(self, store: ContentStore, lack: Callable[[], bytes]) -> None:
-        """Take in packs until nothing that is wanted is missing."""
-        asked = False
+    def _store(self, old: OldChunks) -> ContentStore:
+        return ContentStore(self._places.job / "contents", old=old)
+
+    def _large_files(self, found: Survey) -> tuple[list[bytes], list[bytes]]:
+        """Those of the last tree that are not in this one as they were, and the others."""
+        entries = () if self._state is None else self._state.tree.entries
+        large = [entry.path for entry in entries if is_large(entry.size)]
+        kept = [path for path in large if path in found.present]
+        return [path for path in large if path not in found.present], kept
+
+    async def _complete(self, store: ContentStore, question: Callable[[], bytes | None]) -> None:
+        """Take in packs until nothing that is wanted is missing; `question` says what to ask the
+        sender for next, when no pack is left."""
         loop = asyncio.get_running_loop()
         last_pack_at = loop.time()
-        while store.missing:
+        asking: bytes | None = None
+        while not store.is_complete:
             self._running.check()
             self._arrived.clear()
             try:
                 if await self._take_packs(store):
                     last_pack_at = loop.time()
                     continue
-                if not asked:
-                    await self._call(self._link.post_lack, self._running.job, lack())
-                    asked = True
+                await asyncio.to_thread(store.look_further)
+                if store.is_complete:
+                    break
+                asking = asking or question()
+                if asking is not None:
+                    await self._call(self._link.post_lack, self._running.job, asking)
+                    asking = None
                     continue
             except ConnectionLost:
                 pass  # the relay may be back within the sender's patience
@@ -121,7 +150,7 @@ class TreeBringer:
         numbers = await self._call(self._link.packs, self._running.job)
         fresh = [number for number in numbers if number not in self._seen]
         for number in fresh:
-            if not store.missing:
+            if store.is_complete:
                 break
             self._running.check()
             plain = await self._call(self._link.pack, self._running.job, number)

@@ -1,4 +1,4 @@
-"""Reading the files of a scanned tree: digests for its index, contents for its packs.
+"""Reading the files of a scanned tree: digests for its index, bytes for its packs.
 
 A file is never taken half old, half new: its size and stamp are compared before and after it is
 read, and what is sent is checked against the index while it is read. The scan cache remembers
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from airlox import safefs
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree.beneath import FILE_FLAGS, Folders, open_regular, pieces
-from airlox.tree.chunks import Content
+from airlox.tree.chunks import Chunk, Recipe
 from airlox.tree.index import INDEX_BYTES, Entry, Kind, TreeIndex
 from airlox.tree.paths import shown, split
 from airlox.tree.scan import Found, Scan, opened_tree
@@ -102,20 +102,6 @@ def read_index(scan: Scan, cache: ScanCache | None = None) -> TreeIndex:
     return TreeIndex(entry for entry, _ in entries)
 
 
-def read_contents(scan: Scan, index: TreeIndex, digests: Collection[bytes]) -> Iterator[Content]:
-    """The contents of `index` with these digests, in the order of their paths, each once.
-
-    The pieces of one content must be consumed before the next is asked for. They raise TreeError
-    with the code `tree_changed` when the file no longer has the digest.
-    """
-    missing = set(digests)
-    with opened_tree(scan.root) as root_fd, Folders(root_fd) as folders:
-        for entry in index.entries:
-            if entry.digest in missing:
-                missing.remove(entry.digest)
-                yield Content(entry.digest, entry.size, _read_checked(folders, entry))
-
-
 def _read_entry(folders: Folders, file: Found) -> tuple[Entry, Stamp] | None:
     folder, name = split(file.path)
     try:
@@ -136,7 +122,7 @@ def _read_entry(folders: Folders, file: Found) -> tuple[Entry, Stamp] | None:
             code="tree_unreadable",
             hint="make it readable, or leave it out with --tree-exclude",
         ) from None
-    raise _changed(file.path)
+    raise changed(file.path)
 
 
 def _hash_once(folder_fd: int, name: bytes, path: bytes) -> tuple[Entry, Stamp] | None:
@@ -159,7 +145,9 @@ def _hash_once(folder_fd: int, name: bytes, path: bytes) -> tuple[Entry, Stamp] 
     return Entry(path, kind, size, digest.digest()), stamp_of(after)
 
 
-def _read_checked(folders: Folders, entry: Entry) -> Iterator[bytes]:
+def read_checked(folders: Folders, entry: Entry) -> Iterator[bytes]:
+    """The bytes of a file or the target of a link, in pieces. The last leaves only once the whole
+    is verified; raises TreeError with the code `tree_changed` when it no longer has its digest."""
     folder, name = split(entry.path)
     try:
         folder_fd = folders.fd(folder)
@@ -173,7 +161,32 @@ def _read_checked(folders: Folders, entry: Entry) -> Iterator[bytes]:
         finally:
             os.close(fd)
     except OSError:
-        raise _changed(entry.path) from None
+        raise changed(entry.path) from None
+
+
+def read_chunks(
+    folders: Folders, entry: Entry, recipe: Recipe, wanted: Collection[bytes]
+) -> Iterator[tuple[Chunk, bytes]]:
+    """The chunks of a file with these digests, each once and verified. Raises TreeError with the
+    code `tree_changed` when one no longer has its digest."""
+    folder, name = split(entry.path)
+    missing = set(wanted)
+    try:
+        fd = os.open(name, FILE_FLAGS, dir_fd=folders.fd(folder))
+        try:
+            at = 0
+            for chunk in recipe.chunks:
+                if chunk.digest in missing:
+                    missing.remove(chunk.digest)
+                    data = os.pread(fd, chunk.length, at)
+                    if sha256(data).digest() != chunk.digest:
+                        raise changed(entry.path)
+                    yield chunk, data
+                at += chunk.length
+        finally:
+            os.close(fd)
+    except OSError:
+        raise changed(entry.path) from None
 
 
 def _checked(source: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
@@ -190,12 +203,13 @@ def _checked(source: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
             yield held
         held = piece
     if room != 0 or digest.digest() != entry.digest:
-        raise _changed(entry.path)
+        raise changed(entry.path)
     if held:
         yield held
 
 
-def _changed(path: bytes) -> TreeError:
+def changed(path: bytes) -> TreeError:
+    """A file did not hold still."""
     return TreeError(
         f"{shown(path)} changed while it was read",
         code="tree_changed",
