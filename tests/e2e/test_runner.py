@@ -261,7 +261,7 @@ class TestTree:
 
 
 class TestLargeFiles:
-    """[P-TRE-5] Of a large file that changed only what changed travels."""
+    """Of a large file that changed only what changed travels."""
 
     SIZE = 12 * 1024 * 1024
     FEW_BYTES = 2 * 1024 * 1024

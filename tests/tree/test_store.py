@@ -115,7 +115,7 @@ def test_chunks_that_are_here_are_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_chunks_that_were_here_are_missing_in_the_whole(tmp_path: Path) -> None:
-    """Whoever applies it compares the digest of the whole."""
+    """[P-TRE-5] Whoever applies it compares the digest of the whole."""
     here, *others = PARTS
     with wanting(ContentStore(tmp_path / "store", old=Here(here, gone=True)), LARGE) as store:
         store.add_pack(pack(recipe(), *chunks(others)))
