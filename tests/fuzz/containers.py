@@ -11,9 +11,18 @@ from airlox.errors import ValidationError
 from airlox.protocol.archive import ENTRIES, TOTAL_BYTES, inspect_zip, read_entry
 from airlox.protocol.names import check_archive_path
 from airlox.protocol.policy import image_mime
-from airlox.tree.chunks import Content, read_pack, write_packs
-from airlox.tree.index import TreeIndex, diff, parse_index
+from airlox.tree.chunks import (
+    LARGE_BYTES,
+    Chunk,
+    Recipe,
+    encode_recipe,
+    encode_recipes,
+    parse_recipe,
+    parse_recipes,
+)
+from airlox.tree.index import Entry, Kind, TreeIndex, diff, parse_index
 from airlox.tree.lack import encode_lack, encode_lacking_index, parse_lack
+from airlox.tree.packs import Record, What, content_record, read_pack, write_packs
 from airlox.tree.rules import Excludes
 from airlox.tree.stamps import Stamp
 from airlox.tree.state import AppliedState, encode_state, parse_state
@@ -99,31 +108,61 @@ def index_seeds() -> list[bytes]:
 
 
 def read_packed(data: bytes) -> None:
-    """A part that is the whole of a content has its digest."""
-    for part in read_pack(data, lambda digest, size: True):
-        assert part.offset + len(part.data) <= part.size
-        if len(part.data) == part.size:
-            assert sha256(part.data).digest() == part.digest
+    """A content has its digest, and a recipe makes a content of its size or is refused."""
+    for record in read_pack(data, lambda what, digest, size: True):
+        if record.what is What.CONTENT:
+            assert sha256(record.data).digest() == record.digest
+        else:
+            assert parse_recipe(record.data, record.size).size == record.size
 
 
 def pack_seeds() -> list[bytes]:
+    recipe = Record(What.RECIPE, bytes(32), _RECIPE.size, encode_recipe(_RECIPE))
     datas = [b"", b"hello", b"long " * 500]
-    contents = [Content(sha256(data).digest(), len(data), [data]) for data in datas]
-    [pack] = write_packs(contents)
+    contents = [content_record(sha256(data).digest(), data) for data in datas]
+    [pack] = write_packs([*contents, recipe])
     return [pack, pack.rstrip(b"\0")[:-1], b"axp1\n"]
 
 
+def read_recipes(data: bytes) -> None:
+    kept = parse_recipes(data)
+    assert parse_recipes(encode_recipes(kept)) == kept
+
+
+def recipe_seeds() -> list[bytes]:
+    return [encode_recipes({}), encode_recipes({bytes(32): _RECIPE, bytes([1]) * 32: _RECIPE})]
+
+
+_RECIPE: Final = Recipe(
+    (Chunk(b"a" * 32, LARGE_BYTES // 2), Chunk(b"b" * 32, LARGE_BYTES // 2)) * 2
+)
+
+
+@cache
+def _large() -> TreeIndex:
+    """A tree with a small and two large contents."""
+    sizes = enumerate((5, LARGE_BYTES + 1, 1 << 40))
+    return TreeIndex(Entry(b"%d" % n, Kind.FILE, size, bytes([n]) * 32) for n, size in sizes)
+
+
 def read_lack(data: bytes) -> None:
-    lack = parse_lack(data, _index())
+    lack = parse_lack(data, _large())
     if lack.needs_index:
-        assert encode_lacking_index(_index().digest) == data
-    else:
-        assert encode_lack(_index(), lack.digests) == data
+        assert encode_lacking_index(_large().digest) == data
+    elif not lack.chunks:
+        assert encode_lack(_large(), lack.digests) == data
+    for total, positions in lack.chunks.values():
+        assert positions <= set(range(total))
 
 
 def lack_seeds() -> list[bytes]:
-    digests = [entry.digest for entry in _index().entries]
-    return [encode_lacking_index(_index().digest), encode_lack(_index(), digests[:1])]
+    digests = [entry.digest for entry in _large().entries]
+    chunks = {digests[1]: (_RECIPE, {b"a" * 32}), digests[2]: (Recipe(()), set[bytes]())}
+    return [
+        encode_lacking_index(_large().digest),
+        encode_lack(_large(), digests[:1]),
+        encode_lack(_large(), digests[:1], chunks),
+    ]
 
 
 def read_state(data: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from airlox.errors import AirloxError, StorageError, TreeError
 
-from . import containers, documents, files, requests, streams
+from . import containers, documents, files, jobs, requests, streams
 from .target import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
@@ -29,14 +29,19 @@ TARGETS: Final[Mapping[str, Target]] = {
     "events": Target(streams.read_events, streams.event_seeds),
     "http": Target(streams.read_http, streams.http_seeds, AirloxError),
     "sse": Target(streams.read_sse, streams.sse_seeds),
+    "trail": Target(streams.read_trail, streams.trail_seeds),
     # what a relay is asked
     "request": Target(requests.read_request, requests.request_seeds),
+    # what a job says
+    "output": Target(jobs.read_output, jobs.output_seeds),
+    "tunnel": Target(jobs.read_tunnel, jobs.tunnel_seeds),
     # archives, images, trees
     "ignore": Target(containers.read_ignore, containers.ignore_seeds, TreeError),
     "image": Target(containers.read_image, containers.image_seeds),
     "index": Target(containers.read_index, containers.index_seeds),
     "lack": Target(containers.read_lack, containers.lack_seeds),
     "pack": Target(containers.read_packed, containers.pack_seeds),
+    "recipes": Target(containers.read_recipes, containers.recipe_seeds),
     "state": Target(containers.read_state, containers.state_seeds),
     "zip": Target(containers.read_zip, containers.zip_seeds),
     # files of our own
