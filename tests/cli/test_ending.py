@@ -11,7 +11,7 @@ import pytest
 from airlox.cli import ending
 from airlox.client.jobs import OutFile, Result
 from airlox.protocol.item import ItemRef
-from airlox.protocol.job import Cause, CauseKind, Env, LeftOut, Peak
+from airlox.protocol.job import Cause, CauseKind, Denied, Egress, Env, LeftOut, Peak
 
 from .test_output import Spoken
 
@@ -115,6 +115,24 @@ class TestTell:
         assert any("more than one runner" in line for line in lines)
         assert lines[-1].startswith("── completed")
         assert said.out.text == ""
+
+    def test_what_was_blocked_is_told_before_all_else(self) -> None:
+        said = Spoken()
+        denied = (Denied(reason="not_listed", target="example.org:443"),)
+        egress = Egress(connections=1, denials=3, denied=denied, received_bytes=2, sent_bytes=1)
+        ending.tell(result(env=ENV, egress=egress), [], said.voice)
+        assert said.err.text.splitlines()[:2] == [
+            "blocked: example.org:443; allow with --allow-host example.org:443 on the runner",
+            "… 3 attempts in all",
+        ]
+        shape = ending.result_shape(result(egress=egress), [])
+        assert shape["egress"]["denied"][0]["target"] == "example.org:443"
+
+    def test_a_job_that_was_let_through_is_not_told_of(self) -> None:
+        said = Spoken()
+        egress = Egress(connections=1, denials=0, received_bytes=2, sent_bytes=1)
+        ending.tell(result(egress=egress), [], said.voice)
+        assert "blocked" not in said.err.text
 
     def test_json_has_the_keys_of_0_1_0_and_more(self) -> None:
         said = Spoken(json=True)

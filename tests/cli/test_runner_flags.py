@@ -63,6 +63,25 @@ class TestOptions:
         with pytest.raises(UsageError, match=flag[0]):
             runner_flags.runner_options(parse("--unsandboxed", *flag))
 
+    def test_hosts(self) -> None:
+        flags = ("--allow-host", "pypi.org", "--allow-host", "*.example.org:8443")
+        assert runner_flags.runner_options(parse(*flags)).allow_hosts == flags[1::2]
+        assert runner_flags.runner_options(parse()).allow_hosts == ()
+
+    @pytest.mark.parametrize(
+        ("other", "code"),
+        [
+            (("--no-network",), "network_contradiction"),
+            (("--sandbox", "process"), "network_unblocked"),
+            (("--unsandboxed",), "network_unblocked"),
+            (("--allow-host", "10.0.0.1"), "bad_host"),
+        ],
+    )
+    def test_hosts_that_could_not_be_kept_to(self, other: tuple[str, ...], code: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            runner_flags.runner_options(parse("--allow-host", "pypi.org", *other))
+        assert caught.value.code == code
+
     def test_gpus(self) -> None:
         assert runner_flags.runner_options(parse("--unsandboxed", "--gpus", "2")).gpus == "2"
 

@@ -72,6 +72,12 @@ def printed(text: bytes) -> Capture:
     return capture
 
 
+def seen(*, denied: int, name: str = "h") -> base.Egress:
+    reason = base.DenialReason.NOT_LISTED
+    named = tuple(base.Denial(f"{name}{n}.org:443", reason) for n in range(denied))
+    return base.Egress(1, 10, 20, denied + 5, named)
+
+
 def completed(stdout: bytes = b"", stderr: bytes = b"") -> Answer:
     return Answer(
         REF,
@@ -151,12 +157,22 @@ class TestFit:
         result = answer._fitted(small, replace(completed(b"x"), left_out=left), ())
         assert answer._fits(small, result)
 
+    def test_hosts_that_a_job_tried_give_way(self) -> None:
+        tried = answer.egress_of(
+            base.Outcome(base.Cause.EXIT, egress=seen(denied=20, name="h" * 250))
+        )
+        env = msgspec.structs.replace(ENV, network="allow_list", hosts=("a.org:443",))
+        small = manifest(item_bytes=3000)
+        result = answer._fitted(small, replace(completed(b"x"), env=env, egress=tried), ())
+        assert answer._fits(small, result)
+        assert answer._fitted(manifest(), replace(completed(), egress=tried), ()).egress == tried
+
 
 class TestForm:
     def test_a_floor_session_has_the_fields_of_0_1_0_only(self) -> None:
         flood = b"x" * (2 * limits.OUTPUT_BYTES)
         result = answer._fitted(manifest(full=False), completed(flood, flood), ())
-        extended = ("cause", "env", "live", "limits", "peak", "tree", "left_out")
+        extended = ("cause", "egress", "env", "live", "limits", "peak", "tree", "left_out")
         for name in (*extended, "stdout_bytes", "stderr_bytes"):
             assert getattr(result, name) is UNSET, name
 
@@ -287,6 +303,32 @@ class TestReasons:
         assert calm is not None
         assert calm.oom_kills is UNSET
         assert answer.peak_of(base.Outcome(base.Cause.EXIT)) is None
+
+    def test_what_a_job_tried_of_the_network(self) -> None:
+        outcome = base.Outcome(base.Cause.EXIT, egress=seen(denied=2))
+        egress = answer.egress_of(outcome)
+        assert egress is not None
+        assert (egress.connections, egress.sent_bytes, egress.received_bytes) == (1, 10, 20)
+        assert (egress.denials, len(egress.denied or ())) == (7, 2)
+        assert answer.blocked(egress) == [
+            f"blocked: h{n}.org:443; allow with --allow-host h{n}.org:443 on the runner"
+            for n in range(2)
+        ]
+
+    def test_a_job_that_tried_nothing_of_the_network(self) -> None:
+        for egress in (None, base.Egress(0, 0, 0)):
+            assert answer.egress_of(base.Outcome(base.Cause.EXIT, egress=egress)) is None
+        assert answer.blocked(None) == []
+        calm = answer.egress_of(base.Outcome(base.Cause.EXIT, egress=base.Egress(1, 2, 3)))
+        assert calm is not None
+        assert (calm.denials, calm.denied) == (0, UNSET)
+        assert answer.blocked(calm) == []
+
+    @pytest.mark.parametrize("reason", base.DenialReason)
+    def test_every_reason_of_the_sandbox_has_its_word(self, reason: base.DenialReason) -> None:
+        denials = base.Egress(0, 0, 0, 1, (base.Denial("a.org:443", reason),))
+        egress = answer.egress_of(base.Outcome(base.Cause.EXIT, egress=denials))
+        assert answer.blocked(egress)[0].startswith("blocked: a.org:443; ")
 
     def test_causes_carry_what_belongs_to_them(self) -> None:
         assert answer.cause_of(base.Outcome(base.Cause.SIGNAL, signal=15)).signal == 15

@@ -152,7 +152,7 @@ class Bench:
         self.link, self.sandbox = Link(), Sandbox()
         self.manifest, self.session, self.report = MANIFEST, LIMITS, REPORT
         self.kinds: tuple[JobKind, ...] = (JobKind.SHELL,)
-        self.network, self.has_network = Network.OFF, False
+        self.network = Network.OFF
         self.folder, self.state = folder, state
         self.workspaces = Workspaces(state, folder, None, quota_bytes=1 << 30, days=1)
         self.redactions = (("/srv/box/cache", "$RUNTIME"),)

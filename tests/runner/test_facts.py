@@ -36,7 +36,7 @@ def options(**given: object) -> RunnerOptions:
 
 
 def test_layers_have_their_version_where_that_says_something() -> None:
-    assert facts.layers(REPORT, network=False) == {
+    assert facts.layers(REPORT, network=Network.OFF) == {
         "landlock": 7,
         "cgroup": 2,
         "seccomp": 0,
@@ -47,8 +47,8 @@ def test_layers_have_their_version_where_that_says_something() -> None:
 
 def test_a_job_that_has_the_hosts_network_has_no_wall_there() -> None:
     report = replace(REPORT, layers=(Layer("network", True, "own network"),))
-    assert facts.env(report, options(), network=False, interpreter=None).layers == {"network": 1}
-    assert facts.env(report, options(), network=True, interpreter=None).layers == {"network": 0}
+    for network, wall in ((Network.OFF, 1), (Network.ALLOW_LIST, 1), (Network.ON, 0)):
+        assert facts.layers(report, network=network) == {"network": wall}
 
 
 def test_env_names_the_interpreter_and_no_path() -> None:
@@ -56,14 +56,14 @@ def test_env_names_the_interpreter_and_no_path() -> None:
     python = Interpreter(
         place / "bin/python", "3.12.1", "uv-runtime", (Mount(place, str(place)),), {"six": "1.2"}
     )
-    env = facts.env(REPORT, options(), network=False, interpreter=python)
+    env = facts.env(REPORT, options(), network=Network.OFF, interpreter=python)
     assert (env.python, env.interpreter, env.packages) == ("3.12.1", "uv-runtime", {"six": "1.2"})
     assert "ann" not in repr(env)
 
 
 def test_the_process_sandbox_says_that_its_network_is_open() -> None:
     chosen = options(sandbox="process")
-    assert facts.env(REPORT, chosen, network=False, interpreter=None).network == "open"
+    assert facts.env(REPORT, chosen, network=Network.OFF, interpreter=None).network == "open"
     assert facts.network_of(chosen, session_allows=False) is Network.ON
     assert facts.runner_info(chosen).network_unblocked
     assert facts.runner_info(chosen).sandbox is SandboxName.PROCESS
@@ -71,8 +71,25 @@ def test_the_process_sandbox_says_that_its_network_is_open() -> None:
 
 def test_the_operator_can_take_the_network_away() -> None:
     assert facts.network_of(options(), session_allows=True) is Network.ON
-    assert facts.network_of(options(no_network=True), session_allows=True) is Network.OFF
+    assert facts.network_of(options(no_network=Network.ON), session_allows=True) is Network.OFF
     assert facts.network_of(options(), session_allows=False) is Network.OFF
+
+
+def test_named_hosts_need_a_session_that_allows_the_network() -> None:
+    chosen = options(allow_hosts=("pypi.org", "*.Example.org:8443"))
+    assert facts.network_of(chosen, session_allows=True) is Network.ALLOW_LIST
+    assert facts.network_of(chosen, session_allows=False) is Network.OFF
+
+
+def test_named_hosts_are_told_where_they_count() -> None:
+    chosen = options(allow_hosts=("pypi.org", "*.Example.org:8443"))
+    env = facts.env(REPORT, chosen, network=Network.ALLOW_LIST, interpreter=None)
+    assert (env.network, env.hosts) == ("allow_list", ("*.example.org:8443", "pypi.org:443"))
+    assert facts.env(REPORT, chosen, network=Network.OFF, interpreter=None).hosts is UNSET
+    note = facts.runner_info_note(
+        chosen, REPORT, kinds=(JobKind.SHELL,), slots=1, network=Network.ALLOW_LIST, python=None
+    )
+    assert (note.network, note.hosts) == (env.network, env.hosts)
 
 
 def test_the_note_says_what_is_offered() -> None:
@@ -81,7 +98,7 @@ def test_the_note_says_what_is_offered() -> None:
         REPORT,
         kinds=(JobKind.SHELL,),
         slots=2,
-        network=True,
+        network=Network.ON,
         python=None,
     )
     assert (note.kinds, note.slots, note.network, note.memory_mb) == (("shell",), 2, "on", 512)

@@ -106,6 +106,27 @@ class TestEnvironment:
         assert dict(plan_of(chosen, shell(), PLACES, None).env)["PATH"].startswith("/home/ann/bin:")
 
 
+class TestNetwork:
+    def test_named_hosts_and_the_way_to_them(self) -> None:
+        chosen = bench(allow_hosts=("pypi.org",))
+        chosen.network = Network.ALLOW_LIST
+        for job, interpreter in ((shell(), None), (python(), PYTHON)):
+            plan = plan_of(chosen, job, PLACES, interpreter)
+            assert (plan.network, plan.hosts) == (Network.ALLOW_LIST, ("pypi.org:443",))
+            env = dict(plan.env)
+            for name in ("http_proxy", "https_proxy", "all_proxy"):
+                assert env[name] == env[name.upper()] == "http://127.0.0.1:3128"
+            assert env["no_proxy"] == env["NO_PROXY"] == "localhost,127.0.0.1,::1"
+
+    @pytest.mark.parametrize("network", [Network.OFF, Network.ON])
+    def test_otherwise_there_are_none(self, network: Network) -> None:
+        chosen = bench(allow_hosts=("pypi.org",))
+        chosen.network = network
+        plan = plan_of(chosen, shell(), PLACES, None)
+        assert (plan.network, plan.hosts) == (network, ())
+        assert not [name for name, _ in plan.env if "proxy" in name.lower()]
+
+
 class TestWhatItMayUse:
     def test_it_sees_its_interpreter_and_the_operators_toolchains_only(self) -> None:
         chosen = bench(toolchains=(Path("/srv/node"), Path("/srv/python")))

@@ -30,6 +30,7 @@ def tell(result: Result, saved: list[str], voice: Voice) -> None:
     if voice.json:
         voice.document(result_shape(result, saved))
         return
+    _tell_blocked(result, voice)
     _tell_files(result, saved, voice)
     if result.env is not None:
         voice.note(_line(env_text(result)), "dim")
@@ -92,11 +93,22 @@ def result_shape(result: Result, saved: list[str]) -> Shape:
         "stdout_truncated": result.stdout_truncated,
         "wall_ms": result.wall_ms,
     }
-    for name in ("cause", "env", "left_out", "limits", "live", "others", "peak", "tree"):
+    for name in ("cause", "egress", "env", "left_out", "limits", "live", "others", "peak", "tree"):
         value = getattr(result, name)
         if value:
             shape[name] = msgspec.to_builtins(value)
     return shape
+
+
+def _tell_blocked(result: Result, voice: Voice) -> None:
+    """What the job was not let through to, right after its own words."""
+    if result.egress is None or not result.egress.denied:
+        return
+    named = result.egress.denied
+    for denied in named:
+        voice.note(_line(denied.text), "red")
+    if result.egress.denials > len(named):
+        voice.note(f"… {result.egress.denials} attempts in all", "red")
 
 
 def _tell_files(result: Result, saved: list[str], voice: Voice) -> None:

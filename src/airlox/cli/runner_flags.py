@@ -89,6 +89,14 @@ def add_confinement_flags(parser: Parser) -> None:
         "--no-network", action="store_true", help="no network, even where the session allows it"
     )
     group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME[:PORT]",
+        help="where the session allows the network: this host and those named likewise, and "
+        "nothing else; *.NAME for one whole label [port 443]",
+    )
+    group.add_argument(
         "--memory",
         type=options.memory,
         metavar="MB",
@@ -163,6 +171,7 @@ def runner_options(args: Namespace) -> RunnerOptions:
         work_root=None if not work_root else Path(work_root).absolute(),
         concurrency=args.concurrency,
         no_network=args.no_network,
+        allow_hosts=tuple(args.allow_host),
         memory_mb=args.memory,
         job_user=args.job_user,
         require_layers=options.flat(args.require_layers),

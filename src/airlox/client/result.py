@@ -15,6 +15,7 @@ from airlox.protocol.item import ItemRef
 from airlox.protocol.job import (
     AppliedLimits,
     Cause,
+    Egress,
     Env,
     LeftOut,
     LiveTotals,
@@ -75,6 +76,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     """Further results bound to this job, by item id: the relay gave it to several runners."""
     cause: Cause | None = None
+    egress: Egress | None = None
     env: Env | None = None
     left_out: tuple[LeftOut, ...] = ()
     limits: AppliedLimits | None = None
@@ -165,6 +167,7 @@ def signed_result(
         runner_name=runner_name,
         others=others,
         cause=None if meta.cause is UNSET else meta.cause,
+        egress=None if meta.egress is UNSET else meta.egress,
         env=None if meta.env is UNSET else meta.env,
         left_out=() if meta.left_out is UNSET else meta.left_out,
         limits=None if meta.limits is UNSET else meta.limits,

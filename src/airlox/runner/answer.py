@@ -28,6 +28,8 @@ from airlox.protocol.job import (
     AppliedLimits,
     Cause,
     CauseKind,
+    Denied,
+    Egress,
     Env,
     Job,
     LeftOut,
@@ -67,6 +69,7 @@ class Answer:
     wall_ms: int = 0
     limits: AppliedLimits | None = None
     peak: Peak | None = None
+    egress: Egress | None = None
     live: LiveTotals = NO_LIVE
     left_out: tuple[LeftOut, ...] = ()
     tree: str | None = None
@@ -143,6 +146,9 @@ def _fitted(manifest: Manifest, answer: Answer, files: tuple[OutFile, ...]) -> R
     if not _fits(manifest, best):
         answer = replace(answer, left_out=())
         best = _result(manifest, answer, 0, files)
+    if not _fits(manifest, best) and answer.egress is not None:
+        answer = replace(answer, egress=None)
+        best = _result(manifest, answer, 0, files)
     if not _fits(manifest, best) and answer.reason is not None:
         answer = replace(answer, reason=answer.reason[:_SHORT_REASON])
         best = _result(manifest, answer, 0, files)
@@ -188,6 +194,7 @@ def _result(
     return msgspec.structs.replace(
         result,
         cause=answer.cause,
+        egress=answer.egress or UNSET,
         env=answer.env,
         left_out=answer.left_out or UNSET,
         limits=answer.limits or UNSET,
@@ -225,6 +232,31 @@ def peak_of(outcome: base.Outcome) -> Peak | None:
         source=outcome.peak_source,  # type: ignore[arg-type]
         oom_kills=outcome.oom_kills or UNSET,
     )
+
+
+def egress_of(outcome: base.Outcome) -> Egress | None:
+    """What passed an allow list and what did not; None where nothing was tried."""
+    seen = outcome.egress
+    if seen is None or not (seen.connections or seen.denials):
+        return None
+    denied = tuple(
+        Denied(reason=denial.reason.value, target=denial.target)
+        for denial in seen.denied[: limits.DENIED]
+    )
+    return Egress(
+        connections=seen.connections,
+        denials=seen.denials,
+        denied=denied or UNSET,
+        received_bytes=seen.received_bytes,
+        sent_bytes=seen.sent_bytes,
+    )
+
+
+def blocked(egress: Egress | None) -> list[str]:
+    """What was not let through, in words, for results that have no field for it."""
+    if egress is None or egress.denied is UNSET:
+        return []
+    return [denied.text for denied in egress.denied]
 
 
 def cause_of(outcome: base.Outcome) -> Cause:

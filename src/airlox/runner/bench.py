@@ -45,10 +45,6 @@ class Bench:
         return facts.network_of(self.options, self.session.network)
 
     @property
-    def has_network(self) -> bool:
-        return self.network is Network.ON
-
-    @property
     def env(self) -> Env:
         """Where jobs run, for answers to jobs that never ran."""
-        return facts.env(self.report, self.options, network=self.has_network, interpreter=None)
+        return facts.env(self.report, self.options, network=self.network, interpreter=None)

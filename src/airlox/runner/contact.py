@@ -88,7 +88,7 @@ class Contact:
             bench.report,
             kinds=bench.kinds,
             slots=bench.slots,
-            network=bench.has_network,
+            network=bench.network,
             python=bench.python_version,
         )
         if link.timeline.read(lambda view: view.runner_infos.get(link.public)) != note:

@@ -126,7 +126,7 @@ async def _carry_out(
     attempt.input_sha256 = await _hash_inputs(bench, running, job)
     interpreter = await _interpreter(bench, job)
     attempt.env = facts.env(
-        bench.report, bench.options, network=bench.has_network, interpreter=interpreter
+        bench.report, bench.options, network=bench.network, interpreter=interpreter
     )
     kept = job.tree is not UNSET and bench.options.workspaces
     sender = attempt.order.author.public
@@ -227,6 +227,7 @@ async def _run(
         exit_code=outcome.exit_code if outcome.cause is base.Cause.EXIT else None,
         wall_ms=outcome.wall_ms,
         peak=answers.peak_of(outcome),
+        egress=answers.egress_of(outcome),
         live=heard.totals,
         left_out=attempt.files.left_out,
         stdout=heard.captures[STDOUT],
@@ -363,6 +364,8 @@ async def _deliver(bench: Bench, running: Running, answer: Answer, files: Gather
     if not bench.manifest.is_full and answer.stderr is not None:
         for left in answer.left_out:
             answer.stderr.add_line(f"[airlox: left out {left.path}: {left.reason}]")
+        for text in answers.blocked(answer.egress):
+            answer.stderr.add_line(f"[airlox: {text}]")
     outbox = bench.link.outbox
     parcel = await asyncio.to_thread(answers.seal, outbox, bench.manifest, answer, files.files)
     running.answered = True

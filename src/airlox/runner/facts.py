@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from airlox import __version__
 from airlox.protocol import limits
@@ -49,7 +49,7 @@ def runner_info_note(
     *,
     kinds: tuple[JobKind, ...],
     slots: int,
-    network: bool,
+    network: Network,
     python: str | None,
 ) -> RunnerInfoNote:
     """What stands in the signed item of a full session."""
@@ -63,6 +63,7 @@ def runner_info_note(
         slots=slots,
         workspaces=options.workspaces,
         builder=report.builder,
+        hosts=_hosts(options, network),
         memory_mb=UNSET if options.memory_mb is None else options.memory_mb,
         python=UNSET if python is None else python,
     )
@@ -72,7 +73,7 @@ def env(
     report: Report,
     options: RunnerOptions,
     *,
-    network: bool,
+    network: Network,
     interpreter: Interpreter | None,
 ) -> Env:
     """Where a job ran."""
@@ -83,36 +84,41 @@ def env(
         platform=_platform(),
         sandbox=report.sandbox,
         builder=report.builder,
+        hosts=_hosts(options, network),
         interpreter=UNSET if interpreter is None else interpreter.source,
         packages=UNSET if interpreter is None else _packages(interpreter.packages),
         python=UNSET if interpreter is None else interpreter.version,
     )
 
 
-def layers(report: Report, *, network: bool) -> dict[str, int]:
+def layers(report: Report, *, network: Network) -> dict[str, int]:
     """Each layer with its version or ABI, 1 where it has none, 0 when it is off.
 
-    A job that has the network has the host's: no wall stands there.
+    A job that has the whole network has the host's: no wall stands there.
     """
     found = {}
     for layer in report.layers:
         number = _NUMBER.search(layer.detail) if layer.name in _NUMBERED else None
-        stands = layer.on and not (network and layer.name == _NETWORK)
+        stands = layer.on and not (network is Network.ON and layer.name == _NETWORK)
         found[layer.name] = (int(number.group()) if number else 1) if stands else 0
     return found
 
 
-def network_word(options: RunnerOptions, network: bool) -> NetworkWord:
-    if options.sandbox == PROCESS:
-        return "open"
-    return "on" if network else "off"
+def network_word(options: RunnerOptions, network: Network) -> NetworkWord:
+    return "open" if options.sandbox == PROCESS else network.value
 
 
 def network_of(options: RunnerOptions, session_allows: bool) -> Network:
-    """The network a job gets here."""
+    """The network a job gets here: none unless session and operator both allow it."""
     if options.sandbox == PROCESS:
         return Network.ON
-    return Network.ON if session_allows and not options.no_network else Network.OFF
+    if not session_allows or options.no_network:
+        return Network.OFF
+    return Network.ALLOW_LIST if options.allow_hosts else Network.ON
+
+
+def _hosts(options: RunnerOptions, network: Network) -> tuple[str, ...] | UnsetType:
+    return options.hosts if network is Network.ALLOW_LIST else UNSET
 
 
 def applied_limits(used: Limits, report: Report) -> AppliedLimits:
@@ -120,7 +126,7 @@ def applied_limits(used: Limits, report: Report) -> AppliedLimits:
 
     Without walls the kernel counts the processes of a user, and those of root not at all.
     """
-    counted = report.sandbox != PROCESS or layers(report, network=True).get(_UID)
+    counted = report.sandbox != PROCESS or layers(report, network=Network.ON).get(_UID)
     return AppliedLimits(
         timeout_s=round(used.timeout_s),
         disk_bytes=used.disk_bytes,

@@ -10,6 +10,7 @@ from airlox.errors import UsageError
 from airlox.protocol import limits
 from airlox.protocol.cert import check_runner_name
 from airlox.protocol.names import check_display_text
+from airlox.sandbox.hosts import parse_rules
 
 MAX_CONCURRENCY: Final = 64
 WORKSPACES_BYTES: Final = 50 * 1024 * limits.MIB
@@ -25,8 +26,9 @@ class RunnerOptions:
     folders of jobs. `python` is an interpreter to use for Python jobs instead of making one.
     `toolchains` are folders jobs may read at the same path, their `bin` usable in `PATH`.
     `memory_mb` caps what a job may have; `no_network` takes the network away even where the
-    session allows it. `path` is the `PATH` the runner was started with. No job starts or runs on
-    with less than `disk_floor_bytes` free: the runner needs some for what it must not forget.
+    session allows it, `allow_hosts` all of it but these. `path` is the `PATH` the runner was
+    started with. No job starts or runs on with less than `disk_floor_bytes` free: the runner needs
+    some for what it must not forget.
     `builder`, `allow_userns` and `memory_back_stop`: see `SandboxOptions`.
     """
 
@@ -89,6 +91,28 @@ class RunnerOptions:
                 code="network_unblocked",
                 hint="use --sandbox local, or leave out --no-network",
             )
+        self._check_hosts()
+
+    def _check_hosts(self) -> None:
+        if not self.hosts:
+            return
+        if self.no_network:
+            raise UsageError(
+                "--no-network and --allow-host exclude each other",
+                code="network_contradiction",
+                hint="leave out one of them",
+            )
+        if self.sandbox == "process":
+            raise UsageError(
+                "--sandbox process cannot keep a job to a list of hosts",
+                code="network_unblocked",
+                hint="use --sandbox local, or leave out --allow-host",
+            )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """`allow_hosts` as jobs and results name them: with ports, sorted. Raises UsageError."""
+        return tuple(str(rule) for rule in parse_rules(self.allow_hosts))
 
     @property
     def jobs_root(self) -> Path:

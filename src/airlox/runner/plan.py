@@ -18,7 +18,8 @@ from airlox.runner.inputs import SCRIPT_NAME
 from airlox.runner.options import RunnerOptions
 from airlox.runner.packages import Interpreter
 from airlox.runner.workspace import Places
-from airlox.sandbox.base import Limits, Mount, Plan
+from airlox.sandbox.base import Limits, Mount, Network, Plan
+from airlox.sandbox.hosts import PROXY_ENV
 
 SYSTEM_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 PYTHON_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
@@ -38,6 +39,8 @@ def plan_of(bench: Bench, job: Job, places: Places, interpreter: Interpreter | N
     }
     if not isinstance(job, PythonJob):
         env["PYTHONUNBUFFERED"] = "1"
+    if bench.network is Network.ALLOW_LIST:
+        env |= PROXY_ENV
     return Plan(
         argv=_argv(job, layout.home, interpreter),
         env=tuple(env.items()),
@@ -48,6 +51,7 @@ def plan_of(bench: Bench, job: Job, places: Places, interpreter: Interpreter | N
         limits=_limits(bench, job),
         toolchains=toolchains,
         network=bench.network,
+        hosts=bench.options.hosts if bench.network is Network.ALLOW_LIST else (),
     )
 
 

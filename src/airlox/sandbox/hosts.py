@@ -20,10 +20,21 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Final
 
 from airlox.errors import UsageError
+from airlox.sandbox.linux import doorway
 
 DEFAULT_PORT: Final = 443
 MAX_RULES: Final = 64
 NAME_CHARACTERS: Final = 253
+
+_PROXY: Final = f"http://{doorway.ADDRESS}:{doorway.PORT}"
+_VARIABLES: Final = {
+    "HTTP_PROXY": _PROXY,
+    "HTTPS_PROXY": _PROXY,
+    "ALL_PROXY": _PROXY,
+    "NO_PROXY": "localhost,127.0.0.1,::1",
+}
+PROXY_ENV: Final = _VARIABLES | {name.lower(): value for name, value in _VARIABLES.items()}
+"""What leads programs to the way out: some look for capitals, some for small letters."""
 
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
 _PORT: Final = re.compile(r"[0-9]{1,5}\Z")

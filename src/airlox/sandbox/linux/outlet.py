@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox.egress import EgressProxy
@@ -21,16 +21,6 @@ from airlox.sandbox.lookups import system_resolver
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
-
-PROXY_URL: Final = f"http://{doorway.ADDRESS}:{doorway.PORT}"
-_ENV: Final = {
-    "HTTP_PROXY": PROXY_URL,
-    "HTTPS_PROXY": PROXY_URL,
-    "ALL_PROXY": PROXY_URL,
-    "NO_PROXY": "localhost,127.0.0.1,::1",
-}
-ENV: Final = _ENV | {name.lower(): value for name, value in _ENV.items()}
-"""What programs look for, some in capitals, some in small letters."""
 
 
 class Outlet:
