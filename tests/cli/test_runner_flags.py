@@ -101,3 +101,40 @@ class TestOptions:
     def test_a_malformed_name_is_refused(self) -> None:
         with pytest.raises(AirloxError):
             runner_flags.runner_options(parse("--labels", "Not/OK"))
+
+
+class TestAsWords:
+    """A command line made of flags says the same when it is read again."""
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            (),
+            ("--labels", "gpu,a100", "--labels", "big", "--description=-8 cores"),
+            ("--require-layers", "seccomp,landlock", "--job-user", "nobody", "--no-network"),
+            ("--concurrency", "4", "--memory", "2G", "--no-workspace", "--unsandboxed"),
+            ("--sandbox", "process", "--gpus", "2", "--python", "/usr/bin/python3"),
+            ("--toolchain", "/opt/a", "--toolchain", "/opt/b", "--work-root", "/srv/airlox"),
+        ],
+    )
+    def test_round_trip(self, words: tuple[str, ...]) -> None:
+        args = parse(*words)
+        again = parse(*runner_flags.as_words(args)[1:])
+        assert vars(again) == vars(args)
+
+    def test_every_flag_can_be_said_again(self) -> None:
+        """One that is added must be known here, and be absolute if it is a path."""
+        parser = Parser()
+        runner_flags.add_flags(parser)
+        for action in parser._actions:
+            assert action.option_strings, action.dest
+            assert action.nargs in (None, 0), action.dest
+
+    def test_paths_are_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        found = runner_flags.as_words(parse("--python", "py", "--toolchain", "t"))
+        assert found == ["--name=box", f"--python={tmp_path}/py", f"--toolchain={tmp_path}/t"]
+
+    def test_the_link_is_left_out(self) -> None:
+        args = parse("--invite", "https://relay/s/x#secret", "--invite-file", "f")
+        assert runner_flags.as_words(args) == ["--name=box"]

@@ -32,13 +32,13 @@ class OrdinaryRunner(RunnerProgram):
     def __init__(self, invite: str, home: Path, **options: Any) -> None:
         super().__init__(invite, home / "cache", **options)
         self._environment |= {"PYTHONPATH": str(home / "lib"), "HOME": str(home), "TMPDIR": "/tmp"}
-        self._argv[:2] = [*_as_user(), _python(), str(home / "runner_main.py")]
+        self._argv[:2] = [*as_user(), open_python(), str(home / "runner_main.py")]
 
 
 @contextmanager
 def ordinary_home() -> Iterator[Path]:
     """A home folder of the user with the package and what it imports. Skips where none can be."""
-    if _python() is None:
+    if open_python() is None:
         pytest.skip(f"needs {_SYSTEM_PYTHON}, for the tests' own Python is in a private folder")
     with folder_of(UID if os.geteuid() == 0 else os.geteuid()) as home:
         lib = home / "lib"
@@ -57,7 +57,8 @@ def ordinary_home() -> Iterator[Path]:
         yield home
 
 
-def _python() -> Any:
+def open_python() -> Any:
+    """An interpreter that the user can start; None where there is none."""
     # A virtual environment of copies can be open to all while what it is based on is not.
     if os.geteuid() != 0 or all(map(_is_open_to_all, (sys.executable, os.__file__))):
         return sys.executable
@@ -69,7 +70,8 @@ def _is_open_to_all(program: str) -> bool:
     return all(path.stat().st_mode & 0o001 for path in (*Path(program).parents, *real.parents))
 
 
-def _as_user() -> list[str]:
+def as_user() -> list[str]:
+    """Words before a command that make it the user's."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--"]

@@ -198,5 +198,5 @@ def as_words(args: Namespace) -> list[str]:
             words += [flag] if value == action.const else []
             continue
         for each in value if isinstance(value, list) else [value]:
-            words += [flag, ",".join(each) if isinstance(each, list) else str(each)]
+            words.append(f"{flag}={','.join(each) if isinstance(each, list) else each}")
     return words
