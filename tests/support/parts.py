@@ -88,6 +88,7 @@ PARTS: Mapping[str, Part] = {
     "nsenter": Part(_has_command("nsenter"), "apt-get install util-linux"),
     "root": Part(_is_root, "run the tests as root"),
     "sshd": Part(_has_command("sshd"), "apt-get install openssh-server"),
+    "systemd-analyze": Part(_has_command("systemd-analyze"), "apt-get install systemd"),
     "unshare": Part(_has_command("unshare"), "apt-get install util-linux"),
     "user namespaces": Part(_has_user_namespaces, "this kernel or container forbids them"),
 }
