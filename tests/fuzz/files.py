@@ -202,6 +202,7 @@ def read_lines(data: bytes) -> None:
         with suppress(ValueError):
             proctable.parse_stat(line.encode())
     proctable.parse_ps(text)
+    assert proctable.parse_rollup(data) >= 0
     cgroups.parse_mountinfo(text)
     cgroups.parse_membership(text)
     assert parse_record(encode_record(record := parse_record(data))) == record
@@ -211,6 +212,7 @@ def line_seeds() -> list[bytes]:
     return [
         b'pid 7\nready\nexit 0 9\nerror mount 2 no\n{\n    "child-pid": 7\n}\n',
         b"1 (a) b) S 1 " + b" ".join(b"%d" % n for n in range(20)),
+        b"Pss:  12 kB\nSwapPss: 3 kB\n",
         b"1 0 100 S\n2 1 5 Z+\n",
         b"30 23 0:26 / /sys/fs/cgroup\\040x rw shared:4 - cgroup2 cgroup rw\n0::/a\n4:cpu,io:/b\n",
         encode_record(JobRecord(JOB.id, 7, 9, "boot", ("/tmp/x",))),

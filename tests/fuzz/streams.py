@@ -10,13 +10,18 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from airlox.client.relay_api import RelayApi, parse_event
+from airlox.client.answers import parse_event
+from airlox.client.relay_api import RelayApi
 from airlox.client.transport import _NETWORK_ERRORS, Answer, Transport, _Chunks, _read_body
 from airlox.errors import ConnectionLost, ProtocolError
+from airlox.protocol.audit import TrailCheck
 from airlox.protocol.keys import Role
+from airlox.protocol.payload import RunnerApprove, Text
 from airlox.protocol.sse import SseEvent, SseParser, encode_event
+from airlox.protocol.trail import encode_entry, parse_entry
 from airlox.protocol.view import ItemStatus, SessionView
 from airlox.runner.worker import _job_in
+from support.trails import TrailMaker
 from support.world import Timeline
 
 from .session import JOB, ROLES, person, world
@@ -217,3 +222,35 @@ def event_seeds() -> list[bytes]:
     timeline.add("closed", reason="bye")
     lines = [msgspec.json.encode(event) for event in timeline.events]
     return [b"\n".join(lines), *lines, b'{"job":"' + JOB.id.encode() + b'"}']
+
+
+# ── the audit trail ──────────────────────────────────────────────────────────────────────────
+
+
+def read_trail(data: bytes) -> None:
+    """A trail is checked to its end, whatever its lines hold; then its first line alone."""
+    check = TrailCheck(invite=world(full=True).invite("https://relay.example", Role.OWNER))
+    lines = data.split(b"\n")
+    for line in lines:
+        check.step(line)
+    report = check.report()
+    for problem in report.problems:
+        assert problem.text.isprintable()
+        assert len(problem.text) < 1000
+    msgspec.json.encode(report)
+    entry = parse_entry(lines[0])
+    assert parse_entry(encode_entry(entry)) == entry
+
+
+def trail_seeds() -> list[bytes]:
+    trail = TrailMaker(world(full=True))
+    owner, sender, box = (trail.join(role) for role in (Role.OWNER, Role.SENDER, Role.RUNNER))
+    trail.add("approved", participant_pub=box.public)
+    trail.post(owner, RunnerApprove(participant_pub=box.public), blob=True)
+    said = trail.post(sender, Text(text="hello"))
+    trail.add("ack", item=said.ref.id, participant_pub=owner.public)
+    trail.run(sender, box)
+    trail.add("forgotten", jobs=[JOB.id], ranges=[[1, 2]])
+    trail.add("left", participant_pub=sender.public)
+    trail.add("closed", reason="bye")
+    return [b"\n".join(trail.lines), *trail.lines]
