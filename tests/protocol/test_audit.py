@@ -19,55 +19,10 @@ from airlox.protocol.audit import AuditReport, verify_audit
 from airlox.protocol.item import ItemRef, parse_envelope
 from airlox.protocol.keys import Role
 from airlox.protocol.manifest import Mode
-from airlox.protocol.payload import File, JobCancel, RunnerApprove, RunnerReject, Text
+from airlox.protocol.payload import File, Text
 from support.crew import a_result
-from support.trails import TrailMaker
+from support.trails import BASE_URL, Story, TrailMaker
 from support.world import Person, World
-
-BASE_URL = "https://relay.example"
-
-
-class Story:
-    """A session in which everything happens once."""
-
-    def __init__(self, *, full: bool = True, numbered: bool = True) -> None:
-        self.world = World(full=full)
-        self.trail = trail = TrailMaker(self.world, numbered=numbered)
-        self.owner = trail.join(Role.OWNER)
-        self.sender = trail.join(Role.SENDER, "agent")
-        self.watcher = trail.join(Role.OBSERVER)
-        self.box = trail.join(Role.RUNNER, "box")
-        self.spare = trail.join(Role.RUNNER, "spare")
-        trail.add("approved", participant_pub=self.box.public)
-        trail.post(self.owner, RunnerApprove(participant_pub=self.box.public), blob=full)
-        self.hello = trail.post(self.sender, Text(text="hello"))
-        trail.add("ack", item=self.hello.ref.id, participant_pub=self.owner.public)
-        self.note = trail.post(
-            self.sender, File(mime="text/markdown", name="a.md"), body=b"#", subkind="md"
-        )
-        self.job, self.result = trail.run(self.sender, self.box)
-        self.second = trail.job(self.sender)
-        trail.state("assigned", self.second, self.box)
-        trail.add("cancel", job=self.second.ref.id, participant_pub=self.owner.public)
-        trail.post(self.owner, JobCancel(job=self.second.ref), refs=[self.second.ref], blob=full)
-        trail.state("failed", self.second, self.box, reason="cancelled")
-        trail.post(
-            self.owner, RunnerReject(participant_pub=self.spare.public, reason=None), blob=full
-        )
-        trail.add("rejected", participant_pub=self.spare.public)
-        trail.add("evicted", item=self.hello.ref.id)
-        trail.post(self.owner, Text(text="bye"), refs=[self.hello.ref])
-        trail.post(self.sender, Text(text="bye"))
-        trail.add("left", participant_pub=self.watcher.public)
-        trail.add("revoked", role="sender")
-
-    @property
-    def invite(self) -> str:
-        return self.world.invite(BASE_URL, Role.OWNER).url()
-
-    @property
-    def lines(self) -> list[bytes]:
-        return self.trail.lines
 
 
 @pytest.fixture(scope="module", params=["numbered", "unnumbered", "floor"])

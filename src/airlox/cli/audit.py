@@ -203,8 +203,8 @@ def _claimed(report: AuditReport) -> Iterator[str]:
     yield "that the newest items of each author are here"
     if report.unchained:
         yield (
-            f"that no item of clients that do not chain is missing or moved ({report.unchained} "
-            "are here)"
+            "that no item of clients that do not chain is missing or moved "
+            f"(here: {report.unchained})"
         )
     if report.extract_of is not None:
         yield (
@@ -218,7 +218,7 @@ def _claimed(report: AuditReport) -> Iterator[str]:
         )
     sealed = sum(person.items.get("event", 0) for person in report.people) - len(report.decisions)
     if sealed > 0:
-        yield f"what {_count(sealed, 'signed decision or cancel')} said: it is sealed"
+        yield f"what signed decisions and cancels say: it is sealed ({sealed})"
     for word, meaning in _CLAIMS.items():
         if count := report.claims.get(word):
             yield f"{meaning} ({count})"
