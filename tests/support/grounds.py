@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pytest
+
 from support import sandbox
 from support.attacks import ATTACKS
 from support.sandbox import Seen
@@ -45,6 +47,12 @@ class Ground:
 
 
 LOCAL = tuple(Ground("local", user, name) for name in ("own", "bwrap") for user in sandbox.USERS)
+AS_ROOT, AS_USER = LOCAL[::2], LOCAL[1::2]
+EACH = tuple(
+    pytest.param(ground, marks=pytest.mark.slow if str(ground) == "local-bwrap-root" else ())
+    for ground in LOCAL
+)
+"""For a start of the sandbox in each test: the rarest of the four waits for the slow tests."""
 WALLED = LOCAL
 """Every ground on which an attack must be held."""
 OPEN = Ground("process", "user")
