@@ -56,7 +56,7 @@ def main() -> int:
     names = [args.target] if args.target else list(TARGETS)
     runs = [_run(name, args.seconds, Path(args.folder)) for name in names]
     findings = [finding for run in runs for finding in run.findings]
-    print(f"{len(findings)} findings" if findings else "no finding")
+    print(f"findings: {len(findings)}")
     return 1 if findings else 0
 
 
@@ -74,7 +74,7 @@ def _replay(name: str | None, file: str) -> int:
         print("fuzz: --replay needs --target: which of the parsers is it for?", file=sys.stderr)
         return 2
     taken = accepts(TARGETS[name], Path(file).read_bytes())
-    print(f"{name}: {'accepted' if taken else 'refused, as it should be'}")
+    print(f"{name}: {'accepted' if taken else 'refused'}")
     return 0
 
 
