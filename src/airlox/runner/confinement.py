@@ -21,6 +21,10 @@ _NO_WALLS: Final = (
     "jobs run without walls on this machine (--sandbox process): "
     "use it for senders you would give a login"
 )
+_NO_HOSTS: Final = (
+    "this session allows no network, so --allow-host lets nothing through; "
+    "create one with --network"
+)
 _BY_PATH: Final = "bwrap"
 
 
@@ -57,6 +61,8 @@ def open_tried(
         say(Note("warning", _NO_WALLS))
     else:
         say(Note("sandbox", in_one_line(report)))
+    if options.allow_hosts and network is Network.OFF:
+        say(Note("warning", _NO_HOSTS))
     return sandbox, report
 
 
