@@ -133,6 +133,8 @@ def test_files_go_in_and_come_out(bench: Bench) -> None:
     with Image.open(io.BytesIO(saved.pop("plot.png"))) as picture:
         assert picture.size == (2, 2)
     assert saved == {"note.txt": b"n", "sub/table.csv": b"a,b"}
+    for reader in (bench.room.owner, bench.sender):
+        assert not reader("session", "info", "--json").document.get("alarms")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -97,9 +97,11 @@ def test_every_type_reaches_everybody(
                     assert picture.size == (5, 3)
             else:
                 assert saved == files[item["name"]]
+    infos = [cli("session", "info", "--json").document for cli in readers.values()]
+    assert not any(info.get("alarms") for info in infos)
     people = [
         sorted((p["display_name"], p["role"], p["left"]) for p in info["participants"])
-        for info in (cli("session", "info", "--json").document for cli in readers.values())
+        for info in infos
     ]
     assert people == 3 * [
         [("ann", "sender", False), ("cli", "observer", False), ("owner", "owner", False)]
@@ -220,7 +222,7 @@ with Session.create(given["relay"], cache_dir=given["cache"], display_name="old"
         ) as ours:
             (hello,) = ours.items()
             assert (hello.text, hello.author_name) == ("hello", "old")
-            ours.send_text("to you", refs=[made["ref"]])
+            said = ours.send_text("to you", refs=[made["ref"]])
             ours.send_file(b"print(2)", name="a.py", refs=[hello])
         seen = old.sdk(
             """
@@ -235,8 +237,30 @@ with Session.join(given["link"], cache_dir=given["cache"]) as s:
         assert seen == [
             ["hello", "old", [], "ok"],
             ["to you", "new", to_hello, "ok"],
-            ["print(2)", "new", to_hello, "ok"],
+            ["print(2)", "new", [*to_hello, said.id], "ok"],  # the last links to what we said
         ]
+
+    def test_they_chain_nothing_and_may_refer_to_what_they_like(
+        self, relay: str, tmp_path: Path
+    ) -> None:
+        """P-CHN-2"""
+        with Session.create(relay, cache_dir=tmp_path / "ours") as ours:
+            first = ours.send_text("first")
+            old.sdk(
+                """
+with Session.join(given["link"], cache_dir=given["cache"]) as s:
+    own = s.send_text("own")
+    s.send_text("to own", refs=[own])
+    s.send_text("elsewhere", refs=[own, {**own, "id": "A" * 22}])
+    s.send_text("after that", refs=[{**own, "id": "B" * 21 + "A"}])
+    answer = None
+""",
+                link=ours.invites["sender"],
+                cache=tmp_path / "theirs",
+            )
+            ours.send_text("last", refs=[first])
+            assert len(ours.items()) == 6
+            assert ours.alarms() == []
 
     def test_our_owner_and_their_people(self, relay: str, tmp_path: Path) -> None:
         with Session.create(relay, cache_dir=tmp_path / "ours") as ours:
