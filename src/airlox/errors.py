@@ -94,11 +94,23 @@ class PolicyError(ProtocolError):
 
 
 class RelayError(AirloxError):
-    """The relay refused a request; `status` is the HTTP status, `code` the relay's own word."""
+    """The relay refused a request; `status` is the HTTP status, `code` the relay's own word.
 
-    def __init__(self, status: int, code: str, message: str, *, hint: str | None = None) -> None:
+    `retry_after_s` is after how many seconds it may be carried out, if the relay says that.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
         super().__init__(f'relay answered {status} {code}: "{message}"', code=code, hint=hint)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class ConnectionLost(AirloxError):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlox.client import membership as members
+from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
-from airlox.client.relay_api import EventsPage
 from airlox.client.timeline import ALL_KINDS, Timeline
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef, SealedItem

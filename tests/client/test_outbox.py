@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from airlox.client import outbox as outbox_module
+from airlox.client.answers import Assigned, JobStatus
 from airlox.client.cache import SessionCache
 from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership
 from airlox.client.outbox import Outbox
-from airlox.client.relay_api import Assigned, JobStatus, RelayApi
+from airlox.client.relay_api import RelayApi
 from airlox.errors import (
     AirloxError,
     ConnectionLost,

@@ -11,8 +11,9 @@ from email.utils import formatdate
 import pytest
 
 from airlox.client import relay_api
+from airlox.client.answers import FOREIGN, Assigned, parse_event
 from airlox.client.deadline import Deadline
-from airlox.client.relay_api import FOREIGN, Assigned, RelayApi, parse_event
+from airlox.client.relay_api import RelayApi
 from airlox.client.transport import Transport
 from airlox.errors import (
     ConnectionLost,

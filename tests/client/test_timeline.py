@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from airlox.client import membership as members
+from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
-from airlox.client.relay_api import EventsPage, RelayApi
+from airlox.client.relay_api import RelayApi
 from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
 from airlox.client.timeline import Timeline as ClientTimeline
 from airlox.errors import ConnectionLost, RelayError, SessionClosed

@@ -446,7 +446,8 @@ def test_a_proxy_that_says_no(status: int, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://p:99999", "http://p:x", "http://[p", "http://p\u2100", "socks5://p:1", "http://"]
+    "url",
+    ["http://p:99999", "http://p:x", "http://[p", "http://p\u2100", "socks5://p:1", "http://"],
 )
 def test_what_is_no_proxy_is_refused(url: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
 from airlox.client.membership import Membership
-from airlox.client.relay_api import EventsPage
 from airlox.errors import RelayError, StorageError
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.job import AnyRunner, ShellJob

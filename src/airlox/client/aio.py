@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
+from airlox.client.answers import JobStatus
 from airlox.client.follow import Output
 from airlox.client.jobs import Job, Result
 from airlox.client.references import Refs
-from airlox.client.relay_api import JobStatus
 from airlox.client.session import AnyPath, Session
 from airlox.client.shown import ParticipantInfo, Runner
 from airlox.protocol import limits

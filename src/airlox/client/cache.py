@@ -31,8 +31,8 @@ from typing import Final
 import msgspec
 
 from airlox import safefs
+from airlox.client.answers import parse_event
 from airlox.client.filelock import file_lock
-from airlox.client.relay_api import parse_event
 from airlox.errors import StorageError
 from airlox.protocol.limits import MANIFEST_BYTES, TIMELINE_BYTES
 from airlox.protocol.ranges import in_ranges

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from airlox.client.answers import JobStatus
 from airlox.client.core import Core
 from airlox.client.deadline import Deadline
-from airlox.client.relay_api import JobStatus
 from airlox.client.stream import Feed
 from airlox.client.timeline import STANDING_KINDS
 from airlox.errors import (

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from airlox.client.answers import JobStatus
 from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
-from airlox.client.relay_api import JobStatus
 from airlox.client.result import OutFile, Result, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
 from airlox.client.transport import one_line

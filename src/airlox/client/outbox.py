@@ -15,9 +15,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from airlox.client.answers import Assigned, asked_wait_s
 from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership, now_ms
-from airlox.client.relay_api import Assigned, RelayApi, WarningSink
+from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.tips import Tips
 from airlox.client.transport import SLOWEST_BYTES_PER_S
 from airlox.errors import ConnectionLost, PolicyError, RelayError
@@ -178,6 +179,7 @@ class Outbox:
             except RelayError as error:
                 if error.status in (401, 404, 410):
                     raise api.end_of_session(error) from error
+                wait_s = max(wait_s, asked_wait_s(error))
                 if error.status not in _LATER or deadline.cap_s(wait_s) < wait_s:
                     raise
                 lost: ConnectionLost | RelayError = error

@@ -7,7 +7,8 @@ Rules:
   repeated by `outbox.py`, which knows what a repetition may find;
 * a refusal is a RelayError with the relay's code; a broken line is ConnectionLost; where the wire
   says that an answer ends the session (events and streams), it is SessionClosed;
-* nothing the relay says is believed: sizes are bounded, words cleaned, unknown fields ignored;
+* nothing the relay says is believed (`answers.py`); when it says how long to wait, a call waits so
+  long, but not beyond its deadline;
 * a local clock more than a minute away from the relay's is told to `on_warning`, once.
 
 Paths and header names are in `protocol/wire.py`; connections in `transport.py`.
@@ -19,19 +20,40 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from airlox import __version__
+from airlox.client.answers import (
+    FOREIGN,
+    Assigned,
+    AssignedAnswer,
+    EventsAnswer,
+    EventsPage,
+    JobStatus,
+    ManifestAnswer,
+    PackEntry,
+    PacksAnswer,
+    PageAnswer,
+    PostedAnswer,
+    RunnerEntry,
+    RunnersAnswer,
+    TokenAnswer,
+    asked_wait_s,
+    check_values,
+    decode,
+    known_key,
+    lenient,
+    not_a_relay,
+    numbered,
+    refusal_of,
+)
 from airlox.client.connection import READ_BYTES
 from airlox.client.deadline import Deadline
-from airlox.client.transport import Answer, Line, Transport, one_line
+from airlox.client.transport import Answer, Line, Transport
 from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
 from airlox.protocol import wire
-from airlox.protocol.canonical import U53
-from airlox.protocol.encoding import PublicKey
-from airlox.protocol.keys import parse_public_key
 from airlox.protocol.limits import (
     BLOB_OVERHEAD_BYTES,
     MANIFEST_BYTES,
@@ -49,145 +71,17 @@ SMALL_BYTES: Final = 1 * MIB
 """Bound of the short answers: everything but events, lists, blobs and audits."""
 PAGE_ANSWER_BYTES: Final = 2 * PAGE_BYTES
 TOKEN_CHARS: Final = 4096
-STATE_CHARS: Final = 40
 RUNNERS: Final = 1024
 """Most runners of a list that are looked at: each costs the check of a signature."""
-VALUES: Final = 4_000_000
-"""Most values in one answer. The largest honest list of events has about half of that; in memory
-a value takes dozens of bytes, however few it has on the wire."""
-JUNK: Final = 10_000
-"""Most entries without a number in an answer of events."""
 NEWS: Final = 65_536
 """Most events of a job that are taken from one answer; the next has the others."""
 CLOCK_SLACK_S: Final = 60.0
 RETRIES: Final = 3
 RETRY_WAIT_S: Final = 0.3
-FOREIGN: Final = "foreign_answer"
-"""Code of a refusal that is not in a relay's words: something on the way to it spoke."""
 _WAIT_AND_RETRY: Final = frozenset({429, 502, 503, 504})
 
 T = TypeVar("T")
 
-
-class RunnerEntry(msgspec.Struct, frozen=True):
-    """The relay's word on one runner. Who it is stands in `signed_join`."""
-
-    signed_join: str
-    online: bool = False
-    rejected: bool = False
-    job: str | None = None
-
-
-class JobStatus(msgspec.Struct, frozen=True):
-    """The relay's word on one job: `assigned`, `running`, `finished`, or `failed` with a reason."""
-
-    state: str
-    job: str | None = None
-    runner: str | None = None
-    reason: str | None = None
-
-    def of(self, job: str) -> JobStatus:
-        """What of it can be shown and used: bounded words, and a runner only by its key."""
-        return JobStatus(
-            state=one_line(self.state, STATE_CHARS),
-            job=job,
-            runner=None if self.runner is None else _known_key(self.runner),
-            reason=None if self.reason is None else one_line(self.reason),
-        )
-
-
-class PackEntry(msgspec.Struct, frozen=True):
-    n: int
-    size: int
-    sha256: str
-
-
-class _ManifestAnswer(msgspec.Struct):
-    signed_manifest: str
-
-
-class _TokenAnswer(msgspec.Struct):
-    token: str
-
-
-class _EventsAnswer(msgspec.Struct):
-    events: list[msgspec.Raw]
-
-
-class EventsPage(msgspec.Struct, frozen=True):
-    """Some of a session's events, in order, and whether there are more behind them."""
-
-    events: list[Event]
-    more: bool
-
-
-class _PageAnswer(msgspec.Struct):
-    events: list[msgspec.Raw]
-    more: bool = False
-
-
-class _RunnersAnswer(msgspec.Struct):
-    runners: list[msgspec.Raw]
-
-
-class Assigned(msgspec.Struct, frozen=True):
-    """What the relay answers to a job it took: who has it, and the number of the job's event."""
-
-    runner: PublicKey
-    seq: int | None = None
-
-
-class _AssignedAnswer(msgspec.Struct):
-    runner: str
-    seq: U53 | None = None
-
-
-class _PostedAnswer(msgspec.Struct):
-    seq: U53
-
-
-class _PacksAnswer(msgspec.Struct):
-    packs: list[PackEntry]
-
-
-class _ErrorAnswer(msgspec.Struct):
-    error: str
-    message: str = ""
-
-
-_HINTS: Final = {
-    "rate_limited": "wait a little and try again",
-    "busy": "the relay is overloaded or its disk fails; try again in a moment",
-    "full": "the relay's disk is full; its operator must make room",
-    "too_large": "send less, or create a session with a larger item limit",
-    "unauthorized": "this participant left or was cut off; join again with a valid invite",
-    "revoked": "the owner revoked this role; ask for a new session or role",
-    "forbidden": "this role may not do that",
-    "never_expires_not_allowed": "give the session a lifetime",
-    "not_assigned": "the job was given to another runner or has ended",
-}
-
-_NO_ANSWER: Final = (
-    "unavailable",
-    "whatever stands in front of the relay got no answer from it",
-    "the relay may be starting or overloaded; try again in a moment",
-)
-_SAID_ON_THE_WAY: Final = {
-    413: (
-        "proxy_limit",
-        "a proxy in front of the relay takes no request of this size; the relay did not see it",
-        "send less, or have the proxy's limit raised (nginx: client_max_body_size)",
-    ),
-    502: _NO_ANSWER,
-    503: _NO_ANSWER,
-    504: _NO_ANSWER,
-}
-"""Code, message and hint for what proxies say in words of their own."""
-_SAID_BY_A_STRANGER: Final = (
-    FOREIGN,
-    "this is no answer of a relay: something on the way refused",
-    "check the link's address, and the proxies between here and the relay",
-)
 
 WarningSink = Callable[[str], None]
 
@@ -288,7 +182,7 @@ class RelayApi:
                     hint="it has ended, or the link names another relay",
                 ) from error
             raise
-        return self._decode(answer, _ManifestAnswer, "manifest").signed_manifest
+        return decode(answer, ManifestAnswer, "manifest", self.relay).signed_manifest
 
     def join(self, signed_join: str, secret: str) -> str:
         """Join and return the token.
@@ -303,7 +197,7 @@ class RelayApi:
             auth=False,
             headers={wire.Headers.JOIN_SECRET: secret},
         )
-        token = self._decode(answer, _TokenAnswer, "answer to the join").token
+        token = decode(answer, TokenAnswer, "answer to the join", self.relay).token
         if not (0 < len(token) <= TOKEN_CHARS and token.isascii() and token.isprintable()):
             raise ProtocolError(f"the relay at {self.relay} gave an unusable token")
         return token
@@ -325,7 +219,7 @@ class RelayApi:
     def audit(self) -> bytes:
         """The trail as JSON lines, unverified."""
         answer = self._get(wire.audit(self.session_id), limit=4 * wire.ANSWER_BYTES)
-        self._check_values(answer, "audit trail")
+        check_values(answer, "audit trail", self.relay)
         return answer.body
 
     # -- events ------------------------------------------------------------------------------
@@ -340,7 +234,9 @@ class RelayApi:
             answer = self._get(wire.events(self.session_id, after), limit=wire.ANSWER_BYTES)
         except RelayError as error:
             raise self.end_of_session(error) from error
-        return self._numbered(self._decode(answer, _EventsAnswer, "list of events").events)
+        return numbered(
+            decode(answer, EventsAnswer, "list of events", self.relay).events, self.relay
+        )
 
     def events_page(self, after: int | None = None) -> EventsPage:
         """Events after number `after`, in sessions with `history`. Raises like `events`."""
@@ -349,19 +245,8 @@ class RelayApi:
             answer = self._get(path, limit=PAGE_ANSWER_BYTES)
         except RelayError as error:
             raise self.end_of_session(error) from error
-        page = self._decode(answer, _PageAnswer, "page of events")
-        return EventsPage(self._numbered(page.events), page.more)
-
-    def _numbered(self, entries: list[msgspec.Raw]) -> list[Event]:
-        """The events among the entries of an answer; few may be none."""
-        events, junk = [], 0
-        for entry in entries:
-            event = parse_event(entry)
-            if event is not None:
-                events.append(event)
-            elif (junk := junk + 1) > JUNK:
-                self._not_a_relay("list of events")
-        return events
+        page = decode(answer, PageAnswer, "page of events", self.relay)
+        return EventsPage(numbered(page.events, self.relay), page.more)
 
     def job_news(self, job: str, from_byte: int | None) -> list[SseEvent]:
         """What the job's stream would say at once: live output from a byte on, state, result.
@@ -399,7 +284,7 @@ class RelayApi:
             self._clock.see(line.date)
             return line
         answer = Answer(line.status, line.date, None, line.read_all(SMALL_BYTES, deadline))
-        raise self.end_of_session(self._refusal(answer))
+        raise self.end_of_session(refusal_of(answer))
 
     def end_of_session(self, error: RelayError) -> RelayError | SessionClosed:
         """What a refusal on events or a stream means: 401 cut off, 404 and 410 gone."""
@@ -423,7 +308,7 @@ class RelayApi:
         the answer of a relay of 0.1.0 has any form."""
         answer = self._call("POST", wire.items(self.session_id), frame)
         try:
-            return msgspec.json.decode(answer.body, type=_PostedAnswer).seq
+            return msgspec.json.decode(answer.body, type=PostedAnswer).seq
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
 
@@ -456,8 +341,8 @@ class RelayApi:
 
     def runners(self) -> list[RunnerEntry]:
         answer = self._get(wire.runners(self.session_id), limit=wire.ANSWER_BYTES)
-        raw = self._decode(answer, _RunnersAnswer, "list of runners").runners[:RUNNERS]
-        return [entry for entry in (_lenient(item, RunnerEntry) for item in raw) if entry]
+        raw = decode(answer, RunnersAnswer, "list of runners", self.relay).runners[:RUNNERS]
+        return [entry for entry in (lenient(item, RunnerEntry) for item in raw) if entry]
 
     def approve(self, runner: str) -> None:
         self._repeat("POST", wire.approve(self.session_id, runner))
@@ -476,13 +361,13 @@ class RelayApi:
         """One try; returns the runner the relay chose. See `outbox.py`."""
         headers = {wire.Headers.TARGET: target}
         answer = self._call("POST", wire.jobs(self.session_id), frame, headers=headers)
-        said = self._decode(answer, _AssignedAnswer, "answer to the job")
-        runner = _known_key(said.runner) or self._not_a_relay("answer to the job")
+        said = decode(answer, AssignedAnswer, "answer to the job", self.relay)
+        runner = known_key(said.runner) or not_a_relay("answer to the job", self.relay)
         return Assigned(runner, said.seq)
 
     def job(self, job: str) -> JobStatus:
         answer = self._get(wire.job(self.session_id, job))
-        return self._decode(answer, JobStatus, "state of the job").of(job)
+        return decode(answer, JobStatus, "state of the job", self.relay).of(job)
 
     def claim(self, job: str) -> None:
         """One try: a lost answer shows in the job's state."""
@@ -503,7 +388,7 @@ class RelayApi:
 
     def packs(self, job: str) -> list[PackEntry]:
         answer = self._get(wire.packs(self.session_id, job), limit=wire.ANSWER_BYTES)
-        return self._decode(answer, _PacksAnswer, "list of packs").packs
+        return decode(answer, PacksAnswer, "list of packs", self.relay).packs
 
     def fetch_pack(self, job: str, number: int) -> bytes:
         path = wire.pack(self.session_id, job, number)
@@ -543,7 +428,7 @@ class RelayApi:
                 )
             except (ConnectionLost, RelayError) as error:
                 later = _may_help_later(error)
-                wait_s = RETRY_WAIT_S * 2**tries
+                wait_s = max(RETRY_WAIT_S * 2**tries, asked_wait_s(error))
                 if not later or tries == RETRIES - 1 or deadline.cap_s(wait_s) < wait_s:
                     raise
                 if not self.pause(wait_s):
@@ -574,7 +459,7 @@ class RelayApi:
         )
         self._clock.see(answer.date)
         if answer.status >= 300:
-            raise self._refusal(answer)
+            raise refusal_of(answer)
         return answer
 
     def _deadline(self) -> Deadline:
@@ -586,45 +471,6 @@ class RelayApi:
                 f"this participant has not joined session {self.session_id}", code="not_joined"
             )
         return {"Authorization": f"Bearer {self.token}"}
-
-    def _refusal(self, answer: Answer) -> RelayError:
-        if answer.status < 400:
-            return RelayError(
-                answer.status,
-                "redirect",
-                "moved elsewhere",
-                hint="redirects are not followed; the link must name the relay itself",
-            )
-        said = _lenient(answer.body, _ErrorAnswer)
-        if said is None:
-            code, message, hint = _SAID_ON_THE_WAY.get(answer.status, _SAID_BY_A_STRANGER)
-            return RelayError(answer.status, code, message, hint=hint)
-        code, message = one_line(said.error) or "error", one_line(said.message)
-        return RelayError(answer.status, code, message, hint=_HINTS.get(code))
-
-    def _check_values(self, answer: Answer, what: str) -> None:
-        """Raises ProtocolError for an answer that would unpack to far more than it is."""
-        body = answer.body
-        if len(body) > VALUES and sum(map(body.count, (b",", b"[", b"{", b"\n"))) > VALUES:
-            raise ProtocolError(
-                f"the {what} from {self.relay} has more than {VALUES} values",
-                code="answer_too_large",
-                hint="the relay is faulty or hostile",
-            )
-
-    def _decode(self, answer: Answer, type_: type[T], what: str) -> T:
-        self._check_values(answer, what)
-        try:
-            return msgspec.json.decode(answer.body, type=type_)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            self._not_a_relay(what)
-
-    def _not_a_relay(self, what: str) -> NoReturn:
-        raise ProtocolError(
-            f"the {what} from {self.relay} is not what a relay says",
-            code="bad_answer",
-            hint="check that the link names an Airlox relay",
-        )
 
 
 class _ClockCheck:
@@ -653,23 +499,6 @@ class _ClockCheck:
             )
 
 
-class _Numbered(msgspec.Struct):
-    seq: int
-
-
-def parse_event(raw: msgspec.Raw | bytes) -> Event | None:
-    """An event as received; None for what has no number.
-
-    A numbered event whose rest is nonsense becomes one of an unknown kind: a bad event stops
-    nothing, and the numbering goes on.
-    """
-    event = _lenient(raw, Event)
-    if event is None:
-        numbered = _lenient(raw, _Numbered)
-        event = Event(numbered.seq, "malformed", {}) if numbered is not None else None
-    return event if event is not None and event.seq >= 0 else None
-
-
 def _is_gone(error: RelayError) -> bool:
     return error.status in (404, 410) and error.code != FOREIGN
 
@@ -679,17 +508,3 @@ def _may_help_later(error: ConnectionLost | RelayError) -> bool:
     if isinstance(error, RelayError):
         return error.status in _WAIT_AND_RETRY
     return error.code not in ("tls", "closed")
-
-
-def _known_key(text: str) -> PublicKey | None:
-    try:
-        return parse_public_key(text)
-    except ProtocolError:
-        return None
-
-
-def _lenient(raw: msgspec.Raw | bytes, type_: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(raw, type=type_)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None

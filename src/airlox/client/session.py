@@ -44,10 +44,10 @@ from airlox.safefs import read_bounded
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from airlox.client.answers import RunnerEntry
     from airlox.client.attachments import Attachment
     from airlox.client.jobs import Job
     from airlox.client.options import JobOptions
-    from airlox.client.relay_api import RunnerEntry
     from airlox.client.submission import Submission
 
 AnyPath = str | os.PathLike[str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from airlox.client.relay_api import RunnerEntry
+from airlox.client.answers import RunnerEntry
 from airlox.errors import UsageError
 from airlox.protocol.cert import Join
 from airlox.protocol.encoding import PublicKey

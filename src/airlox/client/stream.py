@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from airlox.client.answers import FOREIGN
 from airlox.client.deadline import Deadline
-from airlox.client.relay_api import FOREIGN
 from airlox.errors import ConnectionLost, ProtocolError, RelayError
 from airlox.protocol.sse import SseEvent, SseParser
 

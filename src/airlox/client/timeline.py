@@ -17,9 +17,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from airlox.client.answers import EventsPage
 from airlox.client.blobs import BlobMissing, Blobs
 from airlox.client.membership import Membership
-from airlox.client.relay_api import EventsPage, RelayApi, WarningSink
+from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed, soon
 from airlox.client.transport import one_line
 from airlox.errors import EncodingError, ProtocolError, SessionClosed, StorageError, UsageError

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, TypeVar
 
+from airlox.client.answers import FOREIGN
 from airlox.client.deadline import Deadline
-from airlox.client.relay_api import FOREIGN
 from airlox.errors import AirloxError, ConnectionLost, RelayError, StorageError
 
 FIRST_WAIT_S: Final = 0.5
