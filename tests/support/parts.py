@@ -78,6 +78,7 @@ PARTS: Mapping[str, Part] = {
         old.can_fetch_packages, "uv must be able to fetch packages as an ordinary user"
     ),
     "bwrap": Part(_has_command("bwrap"), "apt-get install bubblewrap"),
+    "apparmor_parser": Part(_has_command("apparmor_parser"), "apt-get install apparmor"),
     "caddy": Part(_has_command("caddy"), "apt-get install caddy"),
     "gcc": Part(_has_command("gcc"), "apt-get install gcc"),
     "git": Part(_has_command("git"), "apt-get install git"),
