@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airlox.cli import doctor, join, opening, options, serve, service
+from airlox.cli import apparmor, doctor, join, opening, options, serve, service
 from airlox.cli.output import Voice
 
 TYPE_CHECKING = False
@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
     from airlox.cli.options import Parser
 
-_MODULES = {"join": join, "serve": serve, "install-service": service, "doctor": doctor}
+_MODULES = {
+    "join": join,
+    "serve": serve,
+    "install-service": service,
+    "install-apparmor": apparmor,
+    "doctor": doctor,
+}
 """Actions with a file of their own, in the order of the help."""
 
 

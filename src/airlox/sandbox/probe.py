@@ -26,7 +26,7 @@ _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _DOCKER = "or use `--sandbox docker`"
 _APPARMOR = (
     "this system's AppArmor forbids user namespaces to programs without a profile",
-    f"allow them with `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`, {_DOCKER}",
+    f'allow our launcher with `sudo "$(command -v airlox)" runner install-apparmor`, {_DOCKER}',
 )
 _CAUSES = {
     "userns_apparmor": _APPARMOR,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
+from airlox.sandbox.linux import apparmor
 from airlox.sandbox.linux.blueprint import encode
 from airlox.sandbox.linux.launched import (
     BOOT,
@@ -46,7 +47,7 @@ class Own:
         with Lines() as lines:
             blueprint = walls.blueprint(plan, given, lines.theirs)
             process = subprocess.Popen(
-                [interpreter(), *INTERPRETER_FLAGS, BOOT],
+                [apparmor.installed() or interpreter(), *INTERPRETER_FLAGS, BOOT],
                 stdin=lines.lend_file(program(_MODULES) + encode(blueprint)),
                 stdout=given.stdout_fd,
                 stderr=given.stderr_fd,
