@@ -9,6 +9,8 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import engine
+
 # A shared machine may pause for a second, and time is never what a property is about. Where CI is
 # set, hypothesis' own profile draws the same examples every time.
 settings.register_profile(
@@ -30,3 +32,4 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.mkdtemp(prefix="airlox-tests-")
     os.environ["AIRLOX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    config.add_cleanup(engine.leave)

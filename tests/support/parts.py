@@ -16,7 +16,7 @@ from functools import cache
 
 import pytest
 
-from support import old
+from support import engine, old
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,10 @@ PARTS: Mapping[str, Part] = {
         old.can_fetch_packages, "uv must be able to fetch packages as an ordinary user"
     ),
     "bwrap": Part(_has_command("bwrap"), "apt-get install bubblewrap"),
+    "a container engine": Part(
+        engine.is_here,
+        "as root: apt-get install docker.io debootstrap busybox-static iproute2 util-linux",
+    ),
     "apparmor_parser": Part(_has_command("apparmor_parser"), "apt-get install apparmor"),
     "caddy": Part(_has_command("caddy"), "apt-get install caddy"),
     "gcc": Part(_has_command("gcc"), "apt-get install gcc"),

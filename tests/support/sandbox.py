@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from support import parts, sandbox_driver
+from support import engine, parts, sandbox_driver
 
 USER_UID = 59317  # nobody's
 USERS = ("root", "user")
@@ -83,6 +83,11 @@ def started(
     """
     builder = "bwrap" if "refused_call" in request else request.get("builder")
     need(user, builder)
+    environ = {}
+    if sandbox == "docker":
+        parts.require("a container engine")
+        environ["DOCKER_HOST"] = engine.use().host
+        request["options"] = {"image": engine.PYTHON, **request.get("options", {})}
     python, path = _setting(user, builder)
     identity = _identity(user)
     if way_in and identity:
@@ -97,6 +102,7 @@ def started(
             "TMPDIR": str(path / "cases"),
             "PATH": os.defpath,
             "AIRLOX_INVITE": sandbox_driver.SECRET,
+            **environ,
         },
         cwd="/",
         **identity,

@@ -17,6 +17,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import pwd
 import shutil
 import socket
 import struct
@@ -31,10 +32,13 @@ from airlox.errors import SandboxError
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
 from airlox.sandbox.collect import CollectCaps, collect_out
-from airlox.sandbox.linux import syscalls
 from airlox.sandbox.hosts import PROXY_ENV
+from airlox.sandbox.linux import syscalls
 from airlox.sandbox.local import LocalSandbox
 
+_libc = ctypes.CDLL(None)
+_KEY = 0x41520000 | os.getpid() & 0xFFFF
+_QUEUE = f"airlox-{os.getpid()}"
 SECRET = "correct-horse-battery-staple"
 KEPT_OUTPUT_BYTES = 64 * 1024
 PRELUDE = """
@@ -138,12 +142,12 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
         }
         plan = Plan(
             argv=tuple(
-                request.get("argv", (_interpreter(), "-I", "-c", PRELUDE + request["code"]))
+                request.get("argv", (_interpreter(sandbox), "-I", "-c", PRELUDE + request["code"]))
             ),
             env=tuple(environment.items()),
             cwd=layout.work,
             limits=limits,
-            toolchains=(Mount(Path(sys.base_prefix), sys.base_prefix),),
+            toolchains=() if layout.path else (Mount(Path(sys.base_prefix), sys.base_prefix),),
             network=Network(request.get("network", "off")),
             hosts=tuple(request.get("hosts", ())),
             work=places["work"],
@@ -196,8 +200,10 @@ def _told_by_probe(sandbox: Sandbox, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _interpreter() -> str:
+def _interpreter(sandbox: Sandbox) -> str:
     """The real file: a toolchain is mounted, the links that lead to it are not."""
+    if sandbox.name == "docker":
+        return "/usr/bin/python3"  # the image's
     return os.path.join(sys.base_prefix, "bin", f"python{sysconfig.get_python_version()}")
 
 
@@ -207,6 +213,13 @@ def _place(sandbox: Sandbox, path: Path) -> Path:
     if owner is not None:
         os.chown(path, *owner)
     return path
+
+
+def _accounts() -> list[str]:
+    """What people are called on this machine, above all whoever runs this."""
+    own = [entry.pw_name for entry in pwd.getpwall() if entry.pw_uid in (os.getuid(), 0)]
+    homes = [entry.pw_name for entry in pwd.getpwall() if entry.pw_dir.startswith("/home/")]
+    return sorted({*own, *homes} - {"job"})
 
 
 def _peak_memory() -> int:
@@ -238,7 +251,9 @@ class _Bait:
         port = self._listen(socket.AF_INET, ("127.0.0.1", 0)).getsockname()[1]
         readable, _ = self._pipe = os.pipe()
         os.set_inheritable(readable, True)
-        self._shm_id = ctypes.CDLL(None).shmget(0x41524C58, 4096, 0o1666)
+        self._shm_id = _libc.shmget(_KEY, 4096, 0o1666)
+        self._semaphores_id = _libc.semget(_KEY, 1, 0o1666)
+        self._queue = _libc.mq_open(b"/" + _QUEUE.encode(), os.O_RDWR | os.O_CREAT, 0o666, None)
         return {
             "secret": str(secret),
             "backwards": SECRET[::-1],
@@ -248,6 +263,9 @@ class _Bait:
             "abstract": name,
             "socket": path,
             "fd": readable,
+            "key": _KEY,
+            "queue": _QUEUE,
+            "names": [socket.gethostname(), *_accounts()],
         }
 
     def __exit__(self, *_: object) -> None:
@@ -255,7 +273,10 @@ class _Bait:
             listener.close()
         for fd in self._pipe:
             os.close(fd)
-        ctypes.CDLL(None).shmctl(self._shm_id, 0, None)
+        _libc.shmctl(self._shm_id, 0, None)
+        _libc.semctl(self._semaphores_id, 0, 0)
+        os.close(self._queue)
+        _libc.mq_unlink(b"/" + _QUEUE.encode())
 
     def _listen(self, family: int, address: Any) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airlox.sandbox.base import Sandbox, SandboxOptions
 
 NAMES = {
+    "docker": "airlox.sandbox.docker",
     "local": "airlox.sandbox.local",
     "process": "airlox.sandbox.process",
 }

@@ -85,12 +85,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the command finds its folders, as it sees them."""
+    """Where the command finds its folders, as it sees them.
+
+    `path` is the search path for programs where the sandbox has a system of its own; None where it
+    is the machine's.
+    """
 
     work: str
     out: str
     home: str
     tmp: str
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

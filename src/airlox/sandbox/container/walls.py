@@ -1,0 +1,47 @@
+"""Which layers of confinement a container brings, as a report names them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airlox.sandbox.base import Layer
+from airlox.sandbox.container import causes
+
+if TYPE_CHECKING:
+    from airlox.errors import SandboxError
+    from airlox.sandbox.container.ready import Ready
+
+
+def standing(ready: Ready) -> tuple[Layer, ...]:
+    """What stands once a container was made and worked."""
+    facts, shape = ready.facts, ready.shape
+    limited = facts.limits_memory and facts.limits_processes
+    uid = shape.user[0]
+    return (
+        Layer(
+            "uid", True, "jobs run as the engine's user" if uid == 0 else f"jobs run as uid {uid}"
+        ),
+        Layer("userns", True, "user ids of its own")
+        if facts.rootless
+        else _off("userns", "shared_users"),
+        Layer("network", True, "none but loopback, unless the job may use the network"),
+        Layer("mounts", True, "read-only image; work, out, home and tmp writable"),
+        Layer("capabilities", True, "none; no new privileges"),
+        Layer("seccomp", True, "the engine's") if facts.seccomp else _off("seccomp", "seccomp_off"),
+        _off("landlock", "landlock_off"),
+        Layer("rlimits", True, "core, file size, open files, locked memory"),
+        Layer("cgroup", True, f"version {facts.cgroup_version}: memory and processes")
+        if limited
+        else _off("cgroup", "cgroup_none"),
+        Layer("watcher", True, "time and disk, and memory where no cgroup limits it"),
+    )
+
+
+def none(refused: SandboxError) -> tuple[Layer, ...]:
+    """Nothing stands when the trial failed."""
+    return (Layer("walls", False, refused.message, refused.code, refused.hint),)
+
+
+def _off(name: str, code: str) -> Layer:
+    cause, remedy = causes.remedy(code)
+    return Layer(name, False, cause, code, remedy)
