@@ -45,11 +45,13 @@ class Relay:
         self.frames: list[bytes] = []
         self.status = JobStatus(state="assigned", runner="key")
         self.closed = False
+        self.waits: list[float] = []
 
     def within(self, deadline: Deadline) -> Relay:
         return self
 
     def pause(self, seconds: float) -> bool:
+        self.waits.append(seconds)
         return not self.closed
 
     def end_of_session(self, error: RelayError) -> AirloxError:
@@ -125,6 +127,24 @@ def test_every_try_has_the_same_bytes(tmp_path: Path) -> None:
     assert len(set(desk.relay.frames)) == 1
     assert parse_frame(desk.relay.frames[0]) == (sealed.envelope, sealed.blob)
     assert len(desk.warnings) == 1
+
+
+def test_a_post_waits_as_long_as_the_relay_says_but_not_beyond_its_time(tmp_path: Path) -> None:
+    limited = RelayError(429, "rate_limited", "x", retry_after_s=3)
+    desk = Desk(tmp_path, limited, None, limited)
+    desk.say("waits")
+    assert desk.relay.waits == [3]
+    with pytest.raises(RelayError):
+        desk.outbox.post(desk.outbox.seal(Text(text="hurry")), timeout_s=1)
+    assert desk.relay.waits == [3]
+
+
+@pytest.mark.parametrize("code", ["full", "disk_failed"])
+def test_a_relay_with_no_room_is_not_asked_again(tmp_path: Path, code: str) -> None:
+    desk = Desk(tmp_path, RelayError(507, code, "x"), None)
+    with pytest.raises(RelayError):
+        desk.say("no room")
+    assert len(desk.relay.frames) == 1
 
 
 def test_the_bytes_are_kept_before_they_leave(tmp_path: Path) -> None:

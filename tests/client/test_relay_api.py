@@ -223,6 +223,40 @@ def test_repeating_ends() -> None:
     assert len(recorder.requests) == relay_api.RETRIES
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("7", 7), (" 12 ", 12), ("0", 0), ("-3", None), ("1e3", None), ("9" * 40, None)],
+)
+def test_a_refusal_says_when_to_come_again(said: str, seconds: int | None) -> None:
+    refusal = {"error": "rate_limited", "message": "too many joins (--joins-per-minute 240)"}
+    with Scripted(always(429, refusal, Retry_After=said)) as server:
+        api = api_of(server)
+        with pytest.raises(RelayError) as caught:
+            api.post_item(b"x")
+        api.close()
+    assert caught.value.retry_after_s == seconds
+    told = "wait a little and try again" if seconds is None else f"try again in {seconds} s"
+    assert caught.value.hint == told
+    assert "--joins-per-minute 240" in caught.value.message
+
+
+def test_what_is_repeated_waits_as_long_as_the_relay_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(RelayApi, "pause", lambda _, seconds: not waits.append(seconds))
+    with Scripted(always(503, {"error": "busy"}, Retry_After="2")) as server:
+        api = api_of(server)
+        with pytest.raises(RelayError):
+            api.events()
+        assert waits == [2] * (relay_api.RETRIES - 1)
+        waits.clear()
+        with pytest.raises(RelayError):
+            api.within(Deadline.after(1)).events()  # longer than there is time: said at once
+        assert waits == []
+        api.close()
+
+
 def test_posts_are_tried_once() -> None:
     recorder = Recorder(*[(503, {"error": "busy"})] * 9)
     with Scripted(recorder) as server:
