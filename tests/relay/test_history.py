@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from airlox.protocol import wire
-from airlox.protocol.item import SealedItem
+from airlox.protocol.chain import Link, find_place
+from airlox.protocol.encoding import b64u_encode
+from airlox.protocol.item import ItemRef, SealedItem
 from airlox.protocol.keys import Role
 from airlox.protocol.payload import File, JobCancel, RunnerApprove
 from airlox.relay import history, records
+from airlox.relay.entities import StoredItem
 from support.clock import Clock
-from support.crew import Crew, a_result
+from support.crew import ANY, Crew, a_job, a_result
 from support.relay import Answer, Http, Member, RelayThread, join, now_ms, until
 
 DAY_S = 86_400
@@ -46,12 +49,18 @@ class Machine:
                 self.runner = self.crew.runner()
             yield relay
 
-    def run_job(self, *, files: int = 0) -> tuple[SealedItem, SealedItem]:
-        """A job and its result, posted, finished."""
+    def run_job(
+        self, *named: SealedItem, files: int = 0, by: Member | None = None
+    ) -> tuple[SealedItem, SealedItem]:
+        """A job that names items, and its result, posted, finished."""
         crew = self.crew
         crew.beat(self.runner)
-        job = crew.job()
-        assert crew.submit(job).status == 201
+        author = by or crew.sender
+        refs = [item.ref for item in named]
+        job = author.person.post(a_job(), subkind="py", refs=refs, at_ms=now_ms())
+        sent = author.post(wire.jobs(crew.sid), job.frame(), airlox_target=ANY)
+        assert sent.status == 201, sent.body
+        assert sent.json["seq"] == self.session.items[job.ref.id].seq
         assert crew.claim(self.runner, job).status == 200
         outs = [self.out_file(n) for n in range(files)]
         refs = [job.ref, *(out.ref for out in outs)]
@@ -64,6 +73,21 @@ class Machine:
         made = self.runner.person.post(meta, body=b"x = 1\n", subkind="py", at_ms=now_ms())
         assert self.runner.send(made).status == 201
         return made
+
+    def input_file(self, by: Member | None = None, *named: SealedItem) -> SealedItem:
+        """A file by a person, the sender for one."""
+        author = by or self.crew.sender
+        meta, refs = File(mime="text/x-python", name="in.py"), [item.ref for item in named]
+        made = author.person.post(meta, body=b"x\n", subkind="py", refs=refs, at_ms=now_ms())
+        assert author.send(made).status == 201
+        return made
+
+    def forget_all(self) -> set[str]:
+        """Forget every finished job; gives the ids of the items that are left."""
+        self.clock.turn(8 * DAY_S)
+        self.forget()
+        assert not self.session.jobs
+        return set(self.session.items)
 
     def forget(self) -> None:
         """What the sweeper does now and then."""
@@ -254,6 +278,127 @@ def test_cancels_go_with_their_job(machine: Machine) -> None:
         assert not machine.session.items.keys() & {job.ref.id, cancel.ref.id}
 
 
+class TestInputFiles:
+    """P-HIS-9: with jobs go the files that were sent for them, and for nothing else."""
+
+    def test_they_go_with_their_job(self, machine: Machine) -> None:
+        with machine.serve():
+            used, unused = machine.input_file(), machine.input_file()
+            machine.run_job(used)
+            assert machine.forget_all() == {unused.ref.id}
+            assert blob(machine.crew.owner, used).error == "404 not_found"
+            assert blob(machine.crew.owner, unused).status == 200
+            check_numbering(pages(machine.crew.owner))
+
+    def test_not_while_a_job_is_kept_that_names_them(self, machine: Machine) -> None:
+        with machine.serve():
+            file = machine.input_file()
+            machine.run_job(file)
+            machine.clock.turn(8 * DAY_S)
+            young, _ = machine.run_job(file)
+            machine.forget()
+            assert list(machine.session.jobs) == [young.ref.id]
+            assert blob(machine.crew.owner, file).status == 200
+            assert machine.forget_all() == set()
+
+    @pytest.mark.parametrize("kind", ["text", "file"])
+    def test_nor_while_something_else_names_them(self, machine: Machine, kind: str) -> None:
+        with machine.serve():
+            file, owner = machine.input_file(), machine.crew.owner
+            if kind == "text":
+                reply = owner.person.say("look", refs=[file.ref], at_ms=now_ms())
+                assert owner.send(reply).status == 201
+            else:
+                reply = machine.input_file(owner, file)
+            machine.run_job(file)
+            assert machine.forget_all() == {file.ref.id, reply.ref.id}
+
+    def test_a_file_that_names_another_goes_with_it(self, machine: Machine) -> None:
+        with machine.serve():
+            first = machine.input_file()
+            second = machine.input_file(None, first)
+            machine.run_job(first)
+            assert first.ref.id in machine.forget_all()
+            machine.run_job(second, first)
+            assert machine.forget_all() == set()
+
+    def test_texts_never_go(self, machine: Machine) -> None:
+        with machine.serve():
+            text = machine.crew.sender.say("an input?")
+            machine.run_job(text)
+            assert machine.forget_all() == {text.ref.id}
+
+    def test_nobody_has_files_of_others_forgotten(self, machine: Machine) -> None:
+        with machine.serve():
+            theirs = machine.input_file(machine.crew.owner)
+            machine.run_job(theirs)
+            assert machine.forget_all() == {theirs.ref.id}
+            machine.run_job(theirs, by=machine.crew.owner)
+            assert machine.forget_all() == set()
+
+    def test_a_runners_file_stays_while_a_job_uses_it(self, machine: Machine) -> None:
+        with machine.serve():
+            machine.run_job(files=1)
+            (made,) = [i for i, found in machine.session.items.items() if found.kind == "file"]
+            out = ItemRef(blob_sha256=digest_of(machine.session.items[made]), id=made)
+            machine.clock.turn(8 * DAY_S)
+            machine.run_job(SealedItem("", b"", out))
+            machine.forget()
+            assert len(machine.session.jobs) == 1
+            assert made in machine.session.items
+            assert machine.forget_all() == set()
+
+    def test_what_only_links_to_a_file_does_not_keep_it(self, machine: Machine) -> None:
+        """P-CHN-7: links and joined items are the chain's, and say nothing of use."""
+        with machine.serve():
+            sender = machine.crew.sender
+            files = [machine.input_file(), machine.input_file()]
+            tips = [Link(file.ref, 0) for file in files]
+            place = find_place(sender.person.public, [], tips, knows=True, random=bytes(11))
+            text = sender.person.say("next", item_id=place.item_id, refs=place.refs, at_ms=now_ms())
+            assert sender.send(text).status == 201
+            machine.run_job(files[0])
+            assert machine.forget_all() == {files[1].ref.id, text.ref.id}
+
+    def test_an_approval_that_links_to_a_job_is_no_cancel_of_it(self, machine: Machine) -> None:
+        """P-CHN-7"""
+        with machine.serve():
+            owner = machine.crew.owner
+            job, _ = machine.run_job(by=owner)
+            tips = [Link(job.ref, 0), Link(job.ref, 0)]
+            place = find_place(owner.person.public, [], tips, knows=True, random=bytes(11))
+            approval = owner.person.post(
+                RunnerApprove(participant_pub=machine.runner.public),
+                item_id=place.item_id,
+                refs=place.refs,
+                at_ms=now_ms(),
+            )
+            assert owner.send(approval).status == 201
+            assert machine.forget_all() == {approval.ref.id}
+
+    def test_a_start_finds_the_same(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """P-HIS-4"""
+        monkeypatch.setattr(history, "REWRITE_BYTES", 1)
+        machine = Machine(tmp_path)
+        with machine.serve():
+            file = machine.input_file()
+            machine.run_job(file, machine.input_file(), files=1)
+            machine.clock.turn(8 * DAY_S)
+            machine.run_job(file)
+            machine.forget()
+            before = state_of(machine.session)
+            assert len(before["items"]) == 3
+        for _ in range(2):
+            with machine.serve():
+                assert state_of(machine.session) == before
+        with machine.serve():
+            assert machine.forget_all() == set()
+
+
+def digest_of(item: StoredItem) -> str:
+    return b64u_encode(item.blob_sha256)
+
+
 def test_streams_tell_of_gaps_and_of_what_is_forgotten(machine: Machine) -> None:
     """P-HIS-3: who is there hears of it; who comes back at a number that is gone goes on behind."""
     with machine.serve():
@@ -319,7 +464,10 @@ def state_of(session: Any) -> dict[str, Any]:
         "events_bytes": session.events_bytes,
         "sealed_bytes": session.sealed_bytes,
         "record_bytes": session.record_bytes,
-        "items": {i: (s.seq, s.acks, s.has_blob, s.size) for i, s in session.items.items()},
+        "items": {
+            i: (s.seq, s.acks, s.has_blob, s.size, s.names, s.named)
+            for i, s in session.items.items()
+        },
         "jobs": {
             i: (j.state, j.runner, j.result, j.others, j.ended_at_ms)
             for i, j in session.jobs.items()
