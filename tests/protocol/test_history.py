@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airlox.errors import ProtocolError
 from airlox.protocol import job, manifest, payload
+from airlox.protocol.chain import Link, find_place
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.forgetting import forgotten_ranges
 from airlox.protocol.item import SealedItem
@@ -19,7 +20,7 @@ from airlox.protocol.manifest import Feature
 from airlox.protocol.ranges import in_ranges
 from airlox.protocol.view import Change, Event, SessionView
 from support.crew import a_result
-from support.world import NOW_MS, Person, Timeline, World, job_limits
+from support.world import NOW_MS, Person, World, job_limits
 
 SHELL = job.ShellJob(
     command=("true",), files=(), memory_mb=None, target=job.AnyRunner(), timeout_s=9
@@ -30,7 +31,7 @@ class Room:
     """A view that has seen a job, its result with a file, a cancel, and what is not of a job."""
 
     def __init__(self, *, full: bool = True) -> None:
-        self.world, self.line = World(full=full), Timeline()
+        self.world = World(full=full)
         self.view = SessionView(self.world.manifest, self.world.keys.session_key)
         self.owner, self.sender, self.runner = map(
             self.join, (Role.OWNER, Role.SENDER, Role.RUNNER)
@@ -40,7 +41,8 @@ class Room:
         self.said = self.read(self.sender.say("stays"))
         if full:
             self.job = self.read(self.sender.post(SHELL, subkind="sh"))
-            self.line.add("job", job=self.job.ref.id, state="assigned", runner=None, reason=None)
+            said = {"job": self.job.ref.id, "state": "assigned", "runner": None, "reason": None}
+            self.step("job", self.next_seq, **said)
             cancel = payload.JobCancel(job=self.job.ref)
             self.cancel = self.read(self.sender.post(cancel, refs=[self.job.ref]))
             file = payload.File(mime="text/x-python", name="a.py")
@@ -50,11 +52,11 @@ class Room:
 
     def join(self, role: Role) -> Person:
         person = self.world.person(role)
-        self.view.step(self.line.join(person))
+        self.step("participant", self.next_seq, signed_join=person.join)
         return person
 
     def hear(self, sealed: SealedItem) -> SealedItem:
-        self.view.step(self.line.post(sealed))
+        self.view.step(self.line_at(sealed))
         return sealed
 
     def read(self, sealed: SealedItem) -> SealedItem:
@@ -64,6 +66,10 @@ class Room:
 
     def step(self, kind: str, seq: int, **data: Any) -> Change:
         return self.view.step(Event(seq, kind, data))
+
+    def line_at(self, sealed: SealedItem) -> Event:
+        """An item as the next event, whatever else was told meanwhile."""
+        return Event(self.next_seq, "item", {"envelope": sealed.envelope})
 
     @property
     def next_seq(self) -> int:
@@ -96,6 +102,112 @@ def test_nothing_else_is_ever_let_go_of() -> None:
     assert set(room.view.records) == {room.approval.ref.id, room.said.ref.id}
     assert len(room.view.participants) == 3
     assert room.view.may_take_jobs(room.runner.public)
+
+
+class TestInputFiles:
+    """P-HIS-9: what was sent for jobs that are forgotten, and nothing else."""
+
+    def file(self, room: Room, by: Person | None = None, *named: SealedItem) -> SealedItem:
+        meta, refs = payload.File(mime="text/x-python", name="in.py"), [n.ref for n in named]
+        author = by or room.sender
+        return room.read(author.post(meta, body=b"x\n", subkind="py", refs=refs))
+
+    def job(self, room: Room, *named: SealedItem, by: Person | None = None) -> SealedItem:
+        refs = [item.ref for item in named]
+        return room.hear((by or room.sender).post(SHELL, subkind="sh", refs=refs))
+
+    def forget(self, room: Room, *items: SealedItem) -> set[str]:
+        """Which of the items a reader lets go of when a relay says that it forgot them."""
+        seqs = sorted(room.view.records[ItemId(item.ref.id)].seq for item in items)
+        change = room.step("forgotten", room.next_seq, ranges=[[seq, seq] for seq in seqs])
+        return set(change.forgotten)
+
+    def test_they_go_with_their_job(self) -> None:
+        room = Room()
+        file, unused = self.file(room), self.file(room)
+        job = self.job(room, file)
+        assert self.forget(room, file, unused, job) == {file.ref.id, job.ref.id}
+
+    def test_not_before_it(self) -> None:
+        room = Room()
+        file = self.file(room)
+        job = self.job(room, file)
+        assert self.forget(room, file) == set()
+        assert self.forget(room, file, job) == {file.ref.id, job.ref.id}
+
+    def test_also_when_the_ranges_come_in_parts(self) -> None:
+        """A forgetting of more than 1,000 ranges is told in several events."""
+        room = Room()
+        file = self.file(room)
+        job = self.job(room, file)
+        assert self.forget(room, file) == set()
+        assert self.forget(room, job) == {file.ref.id, job.ref.id}
+
+    @pytest.mark.parametrize("kind", ["job", "text", "file"])
+    def test_not_while_something_names_them_that_stays(self, kind: str) -> None:
+        room = Room()
+        file = self.file(room)
+        job = self.job(room, file)
+        if kind == "text":
+            room.hear(room.owner.say("look", refs=[file.ref]))
+        elif kind == "file":
+            self.file(room, room.owner, file)
+        else:
+            self.job(room, file)
+        assert self.forget(room, file, job) == {job.ref.id}
+
+    def test_with_the_last_job_that_names_them(self) -> None:
+        room = Room()
+        file = self.file(room)
+        first, second = self.job(room, file), self.job(room, file)
+        assert self.forget(room, file, first) == {first.ref.id}
+        assert self.forget(room, file, second) == {file.ref.id, second.ref.id}
+
+    def test_nobody_has_files_of_others_forgotten(self) -> None:
+        room = Room()
+        file = self.file(room, room.owner)
+        job = self.job(room, file)
+        assert self.forget(room, file, job) == {job.ref.id}
+
+    def test_texts_never_go(self) -> None:
+        room = Room()
+        job = self.job(room, room.said, room.approval)
+        assert self.forget(room, room.said, room.approval, job) == {job.ref.id}
+
+    def test_what_merely_links_to_a_file_does_not_keep_it(self) -> None:
+        """P-CHN-7"""
+        room = Room()
+        file = self.file(room)
+        job = self.job(room, file)
+        tips = [Link(file.ref, 0), Link(file.ref, 0)]
+        place = find_place(room.sender.public, [], tips, knows=True, random=bytes(11))
+        room.hear(room.sender.say("next", item_id=place.item_id, refs=place.refs))
+        assert self.forget(room, file, job) == {file.ref.id, job.ref.id}
+
+
+def test_an_unread_approval_that_links_to_a_job_stays() -> None:
+    """P-CHN-7: its references are the chain's, so it is no cancel."""
+    room = Room()
+    tips = [Link(room.job.ref, 0), Link(room.job.ref, 0)]
+    place = find_place(room.owner.public, [], tips, knows=True, random=bytes(11))
+    approval = payload.RunnerApprove(participant_pub=room.runner.public)
+    unread = room.hear(room.owner.post(approval, item_id=place.item_id, refs=place.refs))
+    change = room.step("forgotten", room.next_seq, ranges=[[0, room.view.last_seq]])
+    assert unread.ref.id not in change.forgotten
+
+
+def test_what_is_let_go_of_is_not_missing_to_the_chain() -> None:
+    """P-CHN-5"""
+    room = Room()
+    seq = room.view.records[ItemId(room.job.ref.id)].seq
+    tips = [Link(room.job.ref, seq)]
+    room.step("forgotten", room.next_seq, ranges=[[seq, seq]])
+    place = find_place(room.sender.public, [], tips, knows=True, random=bytes(11))
+    change = room.view.step(
+        room.line_at(room.sender.say("next", item_id=place.item_id, refs=place.refs))
+    )
+    assert change.alarms == ()
+    assert room.view.chain.counted_forgotten == 1
 
 
 @pytest.mark.parametrize(
