@@ -410,6 +410,30 @@ for request in (0x5412, 0x541C, 0x5412 | 1 << 32, 0x541C | 7 << 32):
         _words("ENXIO"),
     ),
     Attack(
+        33,
+        "calls-the-kernel-by-another-door",
+        """
+import mmap, signal
+def ended_by(action):
+    pid = os.fork()
+    if pid == 0:
+        action()
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    tell(signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "done")
+def interrupt():  # mov $20, %eax; int $0x80; ret: getpid of 32-bit programs
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")
+    ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+if os.uname().machine == "x86_64":
+    ended_by(lambda: system(0x40000000 | 39))
+    ended_by(interrupt)
+else:
+    tell("SIGSYS")  # other machines have one door
+""",
+        _words("SIGSYS"),
+    ),
+    Attack(
         34,
         "opens-odd-sockets",
         """
@@ -440,6 +464,71 @@ symbols()
         _words("EPERM ENOENT"),
     ),
     Attack(
+        37,
+        "leaves-a-core-dump",
+        """
+pid = os.fork()
+if pid == 0:
+    os.chdir(bait["work"])
+    os.abort()
+status = os.waitpid(pid, 0)[1]
+cores = [name for name in os.listdir(bait["work"]) if "core" in name]
+tell("dumped" if os.WCOREDUMP(status) or cores else "nothing")
+""",
+        _words("nothing"),
+    ),
+    Attack(
+        38,
+        "raises-its-limits",
+        """
+import resource
+def raised(name):
+    kind = getattr(resource, name)
+    hard = resource.getrlimit(kind)[1]
+    try:
+        resource.setrlimit(kind, (hard, hard + 1))
+    except ValueError as error:
+        return "refused"
+    return name
+for name in ("RLIMIT_CORE", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC"):
+    tell(raised(name))
+""",
+        _words("refused"),
+    ),
+    Attack(
+        43,
+        "serves-itself",
+        """
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+    server = socket.create_server((host, 0), family=family)
+    attempt(socket.create_connection, server.getsockname()[:2], 5)
+""",
+        _words("done"),  # not an attack: this must go on working
+    ),
+    Attack(
+        52,
+        "writes-a-file-of-10-gigabytes",
+        """
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+file = os.open(bait["work"] + "/large", os.O_CREAT | os.O_WRONLY)
+attempt(os.pwrite, file, b"x", 10 << 30)
+attempt(os.posix_fallocate, file, 0, 10 << 30)
+""",
+        _words("EFBIG"),
+    ),
+    Attack(
+        54,
+        "makes-a-sparse-file-of-a-terabyte",
+        """
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+file = os.open(bait["work"] + "/sparse", os.O_CREAT | os.O_WRONLY)
+attempt(os.truncate, file, 1 << 40)
+""",
+        _words("EFBIG"),
+    ),
+    Attack(
         61,
         "makes-a-file-immutable",
         """
@@ -452,17 +541,83 @@ for flag in (0x10, 0x20):
         _words("EPERM ENOTTY EOPNOTSUPP"),
     ),
     Attack(
+        69,
+        "opens-20000-descriptors",
+        """
+def hoard():
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(20_000)]
+attempt(hoard)
+""",
+        _words("EMFILE"),
+    ),
+    Attack(
         70,
-        "locks-memory-and-raises-its-priority",
+        "locks-memory",
         """
 import mmap
 area = mmap.mmap(-1, 100 << 20)
 address = ctypes.addressof(ctypes.c_char.from_buffer(area))
 attempt(system, number(149, 228), address, 100 << 20)
+""",
+        _words("ENOMEM EPERM"),
+    ),
+    Attack(
+        71,
+        "raises-its-priority",
+        """
 attempt(os.setpriority, os.PRIO_PROCESS, 0, -5)
 attempt(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))
 """,
-        _words("ENOMEM EPERM EACCES"),
+        _words("EPERM EACCES"),
+    ),
+    Attack(
+        80,
+        "replaces-its-work-folder",
+        """
+attempt(os.rename, bait["work"], bait["work"] + "-away")
+attempt(os.rmdir, bait["work"])
+attempt(os.rename, bait["out"], bait["tmp"] + "/out")
+attempt(os.symlink, "/etc", bait["work"] + "-link")
+""",
+        _words("EROFS EBUSY EACCES EPERM EXDEV"),
+        without={"landlock": _words("EROFS EBUSY EACCES EPERM EXDEV")},
+    ),
+    Attack(
+        83,
+        "forges-its-own-end",
+        """
+def forge():
+    said = False
+    for fd in range(3, 256):
+        try:
+            os.write(fd, b"exit 0 0\\n")
+            said = True
+        except OSError:
+            pass
+    return said
+tell("said" if forge() else "nothing")
+attempt(write, f"/proc/1/fd/{bait['fd']}", b"exit 0 0\\n")
+attempt(os.listdir, "/proc/1/fd")
+attempt(os.kill, 1, 9)
+attempt(os.kill, 1, 19)
+attempt(system, number(101, 117), 0x4206, 1, 0, 0)
+""",
+        # A signal that pid 1 does not take is no error.
+        _words("nothing EACCES EPERM ENOENT done"),
+    ),
+    Attack(
+        89,
+        "looks-for-the-names-of-host-and-account",
+        """
+import pwd, socket as net
+told = read("/etc/passwd") + read("/etc/hostname") + os.uname().nodename.encode()
+told += net.gethostname().encode() + repr({**os.environ, "BAIT": ""}).encode()
+names = [name for name in bait["names"] if name.encode() in told.replace(b"root:x:0:0:root:/", b"")]
+tell(",".join(names) or "nothing")
+tell(pwd.getpwuid(os.getuid()).pw_name if os.getuid() else "root")
+""",
+        _words("nothing job"),
+        teeth=True,
     ),
     Attack(
         39,
@@ -498,9 +653,10 @@ def resolve():
         socket.getaddrinfo("example.com", 443)
     except socket.gaierror:
         raise OSError(errno.ENETUNREACH, "unresolved")
-for host in ("169.254.169.254", "8.8.8.8"):
+for host in ("169.254.169.254", "8.8.8.8", "2001:4860:4860::8888", "fd00:ec2::254"):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     attempt(socket.create_connection, (host, 80), 5)
-    attempt(socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto, b"x", (host, 53))
+    attempt(socket.socket(family, socket.SOCK_DGRAM).sendto, b"x", (host, 53))
 attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)
 attempt(resolve)
 """,
@@ -509,7 +665,11 @@ attempt(resolve)
     Attack(
         47,
         "opens-shared-memory-of-the-host",
-        "attempt(lambda: system(number(29, 194), 0x41524C58, 4096, 0))",
+        """
+attempt(system, number(29, 194), bait["key"], 4096, 0)
+attempt(system, number(64, 190), bait["key"], 1, 0)
+attempt(system, number(240, 180), bait["queue"].encode(), os.O_RDONLY, 0, None)
+""",
         _NO_ENTRY,
         teeth=True,
     ),
