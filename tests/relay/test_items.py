@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from airlox.protocol import wire
+from airlox.protocol.encoding import SessionId
 from airlox.protocol.item import encode_frame
 from airlox.protocol.keys import Role, SigningKey
 from airlox.relay.store import blobs
+from airlox.relay.store.base import Upload
 from support.relay import (
+    Answer,
     Http,
     Member,
     RelayThread,
@@ -245,3 +250,36 @@ def test_a_proxy_on_this_machine_names_its_clients(behind_proxy: bool) -> None:
         assert created("198.51.100.1") == 201
         assert created("198.51.100.2") == 201
         assert created("198.51.100.9, 198.51.100.2") == 429  # the client's own claim counts not
+
+
+class _Held:
+    """An upload that stops on its way to the disk until it may go on."""
+
+    def __init__(self, upload: Upload, is_there: threading.Event, may_go: threading.Event) -> None:
+        self.write, self.digest, self.drop = upload.write, upload.digest, upload.drop
+        self._upload, self._is_there, self._may_go = upload, is_there, may_go
+
+    async def keep(self, sid: SessionId, name: str) -> None:
+        self._is_there.set()
+        await asyncio.to_thread(self._may_go.wait, 20)
+        await self._upload.keep(sid, name)
+
+
+def test_nothing_comes_after_its_author_was_cut_off(
+    relay: RelayThread, owner: Member, sender: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P-REL-4: also not what was on its way to the disk meanwhile."""
+    store = relay.relay.core.store
+    make, is_there, may_go = store.new_upload, threading.Event(), threading.Event()
+    monkeypatch.setattr(store, "new_upload", lambda: _Held(make(), is_there, may_go))
+    item = file_item(sender.person, os.urandom(100_000).hex().encode())
+    answers: list[Answer] = []
+    post = threading.Thread(target=lambda: answers.append(sender.send(item)))
+    post.start()
+    assert is_there.wait(20)
+    assert owner.post(wire.revoke(owner.sid, "sender")).status == 200
+    may_go.set()
+    post.join(20)
+    assert [answer.error for answer in answers] == ["401 unauthorized"]
+    assert [event["kind"] for event in owner.events()] == ["participant", "participant", "revoked"]
+    assert owner.get(wire.blob(owner.sid, item.ref.id)).error == "404 not_found"

@@ -109,18 +109,34 @@ class Blobs:
         return blob
 
     async def keep(
-        self, session: Session, name: str, blob: Blob, changes: Sequence[AnyRecord]
+        self,
+        session: Session,
+        who: Participant,
+        name: str,
+        blob: Blob,
+        changes: Sequence[AnyRecord],
     ) -> None:
-        """Makes a blob durable together with the records that speak of it. Raises AirloxError."""
+        """Makes a blob durable together with the records that speak of it.
+
+        Raises AirloxError; Refusal also when `who` was cut off while the blob went to the disk.
+        """
         if blob.upload is None:
+            check_here(who)
             await self._core.commit(session, changes, (name, blob.data))
             return
         try:
             await blob.upload.keep(session.id, name)
+            check_here(who)
             await self._core.commit(session, changes)
         except AirloxError:
             self._core.store.drop_blob(session.id, name)
             raise
+
+
+def check_here(who: Participant) -> None:
+    """Raises Refusal when a participant was cut off: nothing of it comes after that."""
+    if not who.is_here:
+        raise Refusal("unauthorized", "this participant was cut off meanwhile")
 
 
 async def _read_exactly(size: int, start: bytes, body: Body) -> bytes:
@@ -226,8 +242,7 @@ class Items:
             verify_item_digest(envelope, blob.sha256)
         except ProtocolError as error:
             raise refuse("invalid_item", error) from None
-        if not author.is_here:
-            raise Refusal("unauthorized", "this participant was cut off meanwhile")
+        check_here(author)
         # The same item may have come on another connection while this one was read.
         if await self.is_known(session, envelope):
             return
@@ -245,7 +260,7 @@ class Items:
             about=_about(session, envelope),
         )
         with Underway(session, envelope.id, envelope.document):
-            await self._blobs.keep(session, envelope.id, blob, changes(posted))
+            await self._blobs.keep(session, author, envelope.id, blob, changes(posted))
 
     async def is_known(self, session: Session, envelope: Envelope) -> bool:
         """Whether this very item is here; one that is on its way is waited for.
@@ -341,13 +356,12 @@ class Items:
             # The author signed this hash together with the header when the item was posted.
             if blob.sha256 != item.blob_sha256:
                 raise Refusal("invalid_item", "these are not the bytes the author signed")
-            if not who.is_here:
-                raise Refusal("unauthorized", "this participant was cut off meanwhile")
+            check_here(who)
             if item.has_blob:
                 return  # somebody else brought it meanwhile
             self._check_wanted(item)
             record = records.Reseeded(self._core.clock.now_ms(), item_id, who.key)
-            await self._blobs.keep(session, item_id, blob, [record])
+            await self._blobs.keep(session, who, item_id, blob, [record])
 
     def _check_wanted(self, item: StoredItem) -> None:
         if item.has_blob:

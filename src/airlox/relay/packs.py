@@ -19,7 +19,7 @@ from airlox.protocol.wire import EventKind
 from airlox.relay import records
 from airlox.relay.config import setting_of
 from airlox.relay.entities import Pack, PackSet, Participant
-from airlox.relay.items import Blob, Blobs, Body
+from airlox.relay.items import Blob, Blobs, Body, check_here
 from airlox.relay.refusals import Refusal
 from airlox.relay.service import Core
 from airlox.relay.state import Session, pack_name
@@ -57,8 +57,7 @@ class Packs:
         self._check_job(session, who, job)
         self._core.quotas.check_room_for_bytes(session, who, size)
         async with await self._blobs.receive(session, who, size, b"", body) as blob, session.lock:
-            if not who.is_here:
-                raise Refusal("unauthorized", "this participant was cut off meanwhile")
+            check_here(who)
             self._check_job(session, who, job)
             known = self._pack(session, job, number)
             if known is not None:
@@ -74,7 +73,7 @@ class Packs:
         record = records.PackStored(
             self._core.clock.now_ms(), job, number, who.key, blob.size, blob.sha256
         )
-        await self._blobs.keep(session, pack_name(job, number), blob, [record])
+        await self._blobs.keep(session, who, pack_name(job, number), blob, [record])
         posted = session.jobs.get(job)
         if posted is not None and posted.runner is not None:
             message = encode_event(None, EventKind.PACK, f'{{"job":"{job}","n":{number}}}')
