@@ -14,10 +14,12 @@ from airlox.client import membership as members
 from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
 from airlox.client.timeline import ALL_KINDS, Timeline
+from airlox.protocol.chain import Link, find_place
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef, SealedItem
 from airlox.protocol.job import AnyRunner, Cause, CauseKind, Env, LiveTotals, ShellJob
 from airlox.protocol.keys import Role
+from airlox.protocol.payload import File
 from airlox.protocol.view import Event
 from support.crew import a_result
 from support.world import World
@@ -122,9 +124,15 @@ class Scene:
         self.relay.blobs[sealed.ref.id] = sealed.blob
         return self.relay.add("item", envelope=sealed.envelope)
 
-    def job(self) -> tuple[str, list[int]]:
+    def file(self) -> tuple[SealedItem, int]:
+        """A file by the sender, and its number."""
+        meta = File(mime="text/x-python", name="in.py")
+        file: SealedItem = self.sender.post(meta, body=b"x\n", subkind="py")
+        return file, self.post(file)
+
+    def job(self, *named: SealedItem) -> tuple[str, list[int]]:
         """A job with its result: its id, and the numbers that go with it."""
-        job = self.sender.post(SHELL, subkind="sh")
+        job = self.sender.post(SHELL, subkind="sh", refs=[item.ref for item in named])
         seqs = [self.post(job)]
         said = {"job": job.ref.id, "runner": self.runner.public, "reason": None}
         seqs.append(self.relay.add("job", state="running", **said))
@@ -195,6 +203,18 @@ def test_view_and_cache_forget(scene: Scene) -> None:
     assert ids(again) == {said.ref.id}
     assert again.read(lambda view: view.last_seq) == scene.relay.next - 1
     assert scene.warnings == []
+
+
+def test_input_files_leave_the_cache_with_their_jobs(scene: Scene) -> None:
+    """P-HIS-9"""
+    (file, seq), (other, _) = scene.file(), scene.file()
+    _, seqs = scene.job(file)
+    timeline = scene.open()
+    timeline.sync(ALL_KINDS)
+    assert {file.ref.id, other.ref.id} <= scene.blobs()
+    scene.relay.forget(seq, *seqs)
+    timeline.sync(ALL_KINDS)
+    assert ids(timeline) == ids(scene.open()) == scene.blobs() == {other.ref.id}
 
 
 def test_coming_back_inside_a_gap(scene: Scene) -> None:
@@ -344,6 +364,37 @@ class TestPutAside:
         assert timeline.read(lambda view: view.relay_jobs[jobs[0][0]].state) == "finished"
         assert timeline.forgotten("x" * 22) is None
         assert timeline.read(lambda view: view.last_seq) == scene.relay.next - 1
+
+    def test_input_files_go_with_the_last_job_that_names_them(self, scene: Scene) -> None:
+        """P-HIS-9"""
+        (used, _), (kept, _), (named, _) = scene.file(), scene.file(), scene.file()
+        old, _ = scene.job(used, kept, named)
+        scene.post(scene.sender.say("look", refs=[named.ref]))
+        for _ in range(8):
+            scene.job()
+        recent, _ = scene.job(kept)
+        scene.job()
+        scene.open().sync(ALL_KINDS)
+        scene.open().read(lambda view: view.last_seq)
+        timeline = scene.open()
+        known = ids(timeline)
+        assert known >= {recent, kept.ref.id, named.ref.id}
+        assert not known & {old, used.ref.id}
+        found = timeline.find(used.ref.id)
+        assert found is not None
+        assert found.ref == used.ref
+
+    def test_no_alarm_of_what_is_put_aside(self, scene: Scene) -> None:
+        """P-CHN-5: and what stays after it is still read as it was."""
+        job, seqs = self.grown(scene)[0]
+        tip = Link(ItemRef(blob_sha256="A" * 43, id=job), seqs[0])
+        place = find_place(scene.sender.public, [], [tip], knows=True, random=bytes(11))
+        scene.post(scene.sender.say("linked", item_id=place.item_id, refs=place.refs))
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        assert timeline.read(lambda view: view.chain.alarms) == ()
+        assert timeline.alarms() == ()
+        assert scene.warnings == []
 
     def test_what_is_put_aside_is_forgotten_too(self, scene: Scene) -> None:
         jobs = self.grown(scene)
