@@ -13,8 +13,8 @@ from typing import Any
 
 from airlox.protocol import wire
 from airlox.protocol.item import parse_envelope
-from support.crew import Crew, a_result
-from support.relay import Http, Member, now_ms
+from support.crew import Crew, a_job, a_result
+from support.relay import Http, Member, file_item, now_ms
 from support.server import ServerProcess
 
 EAGER = """
@@ -57,7 +57,7 @@ def all_events(member: Member) -> list[dict[str, Any]]:
 
 
 def test_forgetting_survives_kills(tmp_path: Path) -> None:
-    """P-HIS-4"""
+    """P-HIS-4, P-HIS-9: a job's input files are there as long as it is."""
     data = str(tmp_path / "data")
     running = EagerServer(data)
     try:
@@ -86,7 +86,9 @@ def test_forgetting_survives_kills(tmp_path: Path) -> None:
 
 def finish_a_job(crew: Crew, runner: Member) -> None:
     crew.beat(runner)
-    job = crew.job()
+    file = file_item(crew.sender.person, b"x = 1\n")
+    assert crew.sender.send(file).status == 201
+    job = crew.sender.person.post(a_job(), subkind="py", refs=[file.ref], at_ms=now_ms())
     assert crew.submit(job).status == 201
     assert crew.claim(runner, job).status == 200
     result = runner.person.post(a_result(job.ref), refs=[job.ref], at_ms=now_ms())
@@ -110,3 +112,5 @@ def check(events: list[dict[str, Any]], texts: list[str], seen: dict[int, Any]) 
     jobs = {header.id for header in items if header.kind == "job"}
     answered = {header.refs[0].id for header in items if header.kind == "result"}
     assert jobs == answered
+    named = {header.refs[0].id for header in items if header.kind == "job"}
+    assert named == {header.id for header in items if header.kind == "file"}

@@ -106,3 +106,63 @@ def test_a_handle_whose_job_is_forgotten(people: People, live: RelayThread, cloc
         with pytest.raises(UsageError) as caught:
             other.result()
         assert caught.value.code == "forgotten"
+
+
+def test_input_files_go_with_their_jobs(people: People, live: RelayThread, clock: Clock) -> None:
+    """P-HIS-9: from everybody's cache too; what is said of, and what others use, stays."""
+    owner = people.owner(mode="execute", ttl=None, job_limits=dict(FULL), features=["history"])
+    sender = people.join(owner.invites["sender"], "sender")
+    with FakeRunner(owner.invites["runner"], people.folder, Task.finish) as runner:
+        owner.approve_runner(runner.public)
+        data, talked_of, unused = (
+            sender.send_file(name.encode(), name=f"{name}.md") for name in ("a", "b", "c")
+        )
+        owner.sync()
+        owner.send_text("look at this", refs=[talked_of])
+        for _ in range(3):
+            files = [data, talked_of]
+            assert sender.run_python("print(1)", files=files, runner="box").wait(PATIENT_S).ok
+        relayed = live.relay.core.sessions[owner.session_id]
+        clock.turn(4 * DAY_S)
+        young = sender.run_python("print(2)", files=[data], runner="box")
+        assert young.wait(PATIENT_S).ok
+        clock.turn(4 * DAY_S)
+        until(lambda: list(relayed.jobs) == [young.id], "forgetting")
+        readers = [owner, sender, people.join(owner.invites["observer"], "newcomer")]
+        for reader in readers:
+            reader.sync()
+            assert {r.envelope.id for r in reader.records() if r.envelope} >= {
+                *(young.id, data.id, talked_of.id, unused.id)
+            }
+        clock.turn(8 * DAY_S)
+        until(lambda: not relayed.jobs, "forgetting")
+        for reader in readers:
+            reader.sync()
+            known = {r.envelope.id for r in reader.records() if r.envelope}
+            assert known >= {talked_of.id, unused.id}
+            assert not known & {young.id, data.id}
+            assert reader.alarms() == []
+            assert not any("left out" in warning for warning in reader.warnings)
+        assert not (people.cache("owner") / owner.session_id / "blobs" / data.id).exists()
+        with pytest.raises(UsageError, match="no file of this session"):
+            sender.run_python("print(1)", files=[data], runner="box")
+
+
+def test_a_text_cannot_be_hidden_behind_what_was_forgotten(
+    people: People, live: RelayThread, clock: Clock
+) -> None:
+    """P-CHN-5: a gap is no excuse for what no relay forgets."""
+    owner = people.owner(mode="execute", ttl=None, job_limits=dict(FULL), features=["history"])
+    with FakeRunner(owner.invites["runner"], people.folder, Task.finish) as runner:
+        owner.approve_runner(runner.public)
+        assert owner.run_python("print(1)", runner="box").wait(PATIENT_S).ok
+        said = owner.send_text("what must not be known")
+        owner.send_text("after that")
+        clock.turn(30 * DAY_S)
+        relayed = live.relay.core.sessions[owner.session_id]
+        until(lambda: not relayed.jobs, "forgetting")
+        hidden = relayed.items[said.id].seq
+        live.call(relayed.events.__setitem__, hidden, None)
+        reader = people.join(owner.invites["observer"], "reader")
+        assert [item.text for item in reader.items() if item.text] == ["after that"]
+        assert [(alarm.kind, alarm.item) for alarm in reader.alarms()] == [("missing", said.id)]
