@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox import probe as causes
-from airlox.sandbox.base import Cause, Layer, Limits, Network, Outcome, Plan, Report
+from airlox.sandbox.base import Cause, Layer, Limits, Outcome, Plan, Report
 from airlox.sandbox.linux import builders, jobuser, layout, syscalls, trial
 from airlox.sandbox.linux.cgroups import Cgroup, CgroupDriver, open_driver
 from airlox.sandbox.linux.running import RunningJob
@@ -111,7 +111,7 @@ class LocalSandbox:
             group = self._make_group(plan.limits)
             if group is not None:
                 stack.callback(group.remove, within_s=_GROUP_GONE_WITHIN_S)
-            outlet = _outlet(plan, stack)
+            outlet = trial.open_outlet(plan, stack)
             launched = stack.enter_context(self._launch(plan, pipes, group, outlet))
             pipes.start()
             job = stack.enter_context(RunningJob(launched))
@@ -200,15 +200,6 @@ class LocalSandbox:
             door_fd = outlet.door_fd if outlet else -1
             given = Given(pipes.stdout_fd, pipes.stderr_fd, _open_groups(group, stack), door_fd)
             return trial.start(self._builder, self._walls, plan, given)
-
-
-def _outlet(plan: Plan, stack: contextlib.ExitStack) -> Outlet | None:
-    """The way out of a command whose network is an allow list."""
-    if plan.network is not Network.ALLOW_LIST:
-        return None
-    from airlox.sandbox.linux.outlet import Outlet  # most runners have no use for it
-
-    return stack.enter_context(Outlet(plan.hosts))
 
 
 def _seen(job: RunningJob, group: Cgroup | None, watch: Watch) -> Seen:

@@ -82,6 +82,10 @@ _CAUSES = {
         "no cgroup may be made; memory is watched, not enforced by the kernel",
         "start with `systemd-run --user --scope -p Delegate=yes airlox runner join …`",
     ),
+    "network_shared": (
+        "jobs share this machine's network, the services of its loopback and of its cloud included",
+        "name the hosts that jobs need with `--allow-host`, or join with `--no-network`",
+    ),
     "network_host": (
         "a job with network shares the host's, and this kernel cannot keep it from local sockets",
         "use Linux 6.12 or newer with Landlock, or join with `--no-network`",

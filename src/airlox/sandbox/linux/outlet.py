@@ -30,6 +30,7 @@ class Outlet:
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
+        """Raises UsageError for hosts that are none."""
         self._rules = parse_rules(hosts)
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
@@ -40,10 +41,14 @@ class Outlet:
         return self._theirs.fileno()
 
     def proxy(self) -> EgressProxy:
-        """What serves the door, once the launcher has said "ready".
+        """What serves the door. Raises as `take`."""
+        return EgressProxy(self.take(), self._rules, system_resolver())
+
+    def take(self) -> socket.socket:
+        """The door, once the launcher has said "ready". Waits for nothing.
 
         Raises:
-            SandboxError: there is none (`no_door`).
+            SandboxError: it is not there (`no_door`).
         """
         try:
             _, fds, _, _ = socket.recv_fds(self._ours, 1, 1)
@@ -51,7 +56,7 @@ class Outlet:
             fds = []
         if not fds:
             raise SandboxError("the job's network has no door for its allow list", code="no_door")
-        return EgressProxy(socket.socket(fileno=fds[0]), self._rules, system_resolver())
+        return socket.socket(fileno=fds[0])
 
     def __enter__(self) -> Outlet:
         return self

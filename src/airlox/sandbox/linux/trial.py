@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import tempfile
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox import probe as causes
-from airlox.sandbox.base import Limits, Plan
+from airlox.sandbox.base import Limits, Network, Plan
 from airlox.sandbox.linux.walls import Given
 
 if TYPE_CHECKING:
     from airlox.sandbox.linux.builders import Builder
     from airlox.sandbox.linux.launched import Launched
+    from airlox.sandbox.linux.outlet import Outlet
     from airlox.sandbox.linux.walls import Walls
 
 _WITHIN_S = 5.0
@@ -33,11 +35,36 @@ def try_out(builder: Builder, walls: Walls, state_dir: Path) -> None:
         os.chmod(folder, 0o711)  # as the folders above a workspace: nothing in it can be listed
         work, out, home = (_place(Path(folder, name), walls) for name in ("work", "out", "home"))
         limits = Limits(timeout_s=_WITHIN_S, memory_bytes=None)
-        plan = Plan((), (), walls.layout.work, work, out, home, limits)
-        with open(os.devnull, "wb") as null:
-            given = Given(null.fileno(), null.fileno())
+        options = walls.options
+        plan = Plan(
+            argv=(),
+            env=(),
+            cwd=walls.layout.work,
+            work=work,
+            out=out,
+            home=home,
+            limits=limits,
+            network=options.network,
+            hosts=options.hosts,
+        )
+        with contextlib.ExitStack() as stack:
+            null = stack.enter_context(open(os.devnull, "wb"))
+            outlet = open_outlet(plan, stack)
+            door_fd = outlet.door_fd if outlet else -1
+            given = Given(null.fileno(), null.fileno(), door_fd=door_fd)
             with start(builder, walls, plan, given) as launched:
                 _follow(launched)
+            if outlet is not None:
+                outlet.take().close()
+
+
+def open_outlet(plan: Plan, stack: contextlib.ExitStack) -> Outlet | None:
+    """The way out of a command whose network is an allow list, for as long as the stack."""
+    if plan.network is not Network.ALLOW_LIST:
+        return None
+    from airlox.sandbox.linux.outlet import Outlet  # most runners have no use for it
+
+    return stack.enter_context(Outlet(plan.hosts))
 
 
 def start(builder: Builder, walls: Walls, plan: Plan, given: Given) -> Launched:

@@ -102,7 +102,7 @@ class Walls:
         return (
             Layer("uid", True, f"jobs run as uid {uid}"),
             Layer("userns", True, "user, mount, pid, ipc, uts and cgroup namespaces"),
-            Layer("network", True, "own network with loopback, unless the job may use the host's"),
+            self._network_layer(),
             Layer("mounts", True, "read-only system; work, out, home and tmp writable"),
             Layer("capabilities", True, "none; no new privileges"),
             Layer("seccomp", True, f"version {seccomp.VERSION}"),
@@ -116,6 +116,14 @@ class Walls:
             else _off("cgroup", "cgroup_none"),
             Layer("watcher", True, "time, disk, and memory where no cgroup limits it"),
         )
+
+    def _network_layer(self) -> Layer:
+        options = self.options
+        if options.network is Network.ON:
+            return _off("network", "network_shared")
+        listed = options.network is Network.ALLOW_LIST
+        way_out = f", and a way out to {', '.join(options.hosts)}" if listed else ""
+        return Layer("network", True, f"own network with loopback{way_out}")
 
     def _host_network(self, network: Network) -> bool:
         if network is not Network.ON:
