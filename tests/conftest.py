@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,4 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.mkdtemp(prefix="airlox-tests-")
     os.environ["AIRLOX_CACHE_DIR"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
-    config.add_cleanup(engine.leave)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _engine_left() -> Iterator[None]:
+    """Whoever used the container engine is done with it."""
+    yield
+    engine.leave()

@@ -123,7 +123,13 @@ class Engine:
     def remove(self) -> None:
         """End it, and take away all that it left."""
         self.stop()
-        shutil.rmtree(self.folder)
+        deadline = time.monotonic() + _START_S
+        while self.folder.exists():
+            try:
+                shutil.rmtree(self.folder)
+            except OSError:  # the last of its processes is still at it
+                assert time.monotonic() < deadline, f"{self.folder} cannot be removed"
+                time.sleep(_STEP_S)
         shared = [Path("/run/docker/plugins"), Path("/run/docker"), Path("/sys/fs/cgroup/docker")]
         for left in (*shared, *Path("/sys/fs/cgroup").glob("*/docker")):
             with suppress(OSError):  # not there, or another engine uses it
