@@ -1,4 +1,4 @@
-"""Writes the vectors of our own: full sessions, live output, packs, odd signatures, transcripts.
+"""Writes the vectors of our own: full sessions, live output, packs, the chain, odd signatures.
 
     python tools/make_vectors.py [--check]
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chain_vectors
 import ed25519_odd as odd
 import msgspec
 
@@ -941,6 +942,7 @@ def document(name: str, cases: list[Case]) -> str:
 
 def main() -> int:
     files = {
+        "chain": chain_vectors.cases(verdict),
         "full": full_cases(),
         "live": live_cases(),
         "packs": pack_cases(),

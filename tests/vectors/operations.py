@@ -16,6 +16,7 @@ from airlox import errors
 from airlox.protocol import (
     canonical,
     cert,
+    chain,
     invite,
     item,
     job,
@@ -340,6 +341,41 @@ def _counted(size: int) -> Iterator[bytes]:
         yield hashlib.sha256((number // 32).to_bytes(4, "big")).digest()[: size - number]
 
 
+def _find_place(i: dict[str, Any]) -> dict[str, Any]:
+    place = chain.find_place(
+        PublicKey(i["author"]),
+        [item.ItemRef(**ref) for ref in i["chosen"]],
+        [chain.Link(item.ItemRef(**tip["ref"]), tip["seq"], tip["stays"]) for tip in i["tips"]],
+        knows=i["knows"],
+        random=bytes.fromhex(i["random"]),
+    )
+    return {"id": place.item_id, "refs": msgspec.to_builtins(place.refs)}
+
+
+def _read_mark(i: dict[str, Any]) -> dict[str, Any] | None:
+    header = item.parse_envelope(i["envelope"]).header
+    mark = chain.read_mark(header)
+    if mark is None:
+        return None
+    chosen = len(chain.chosen_refs(header))
+    return {**msgspec.to_builtins(mark), "chosen": chosen}
+
+
+def _chain(i: dict[str, Any]) -> dict[str, Any]:
+    reader = chain.Chain(numbered=i["numbered"])
+    for event in i["events"]:
+        if "skip" in event:
+            reader.skip(*event["skip"])
+        else:
+            envelope = item.parse_envelope(event["envelope"])
+            reader.step(event["seq"], envelope, event.get("blob_sha256"))
+    alarms = [
+        {"kind": alarm.kind, "item": alarm.item, "seq": alarm.seq, "named_by": alarm.named_by}
+        for alarm in reader.alarms
+    ]
+    return {"alarms": alarms, "forgotten": reader.counted_forgotten}
+
+
 OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "canonical_text_meta": _canonical_text,
     "canonical_result_wall_ms": _canonical_result("wall_ms"),
@@ -379,4 +415,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "open_pack": _open_pack,
     "open_lack": _open_lack,
     "cut": _cut,
+    "find_place": _find_place,
+    "read_mark": _read_mark,
+    "chain": _chain,
 }

@@ -13,7 +13,7 @@ from airlox import errors
 from vectors.operations import OPERATIONS, VECTORS
 
 GIVEN = "canonical certs frames invites items jobs joins keys manifests names payloads policy"
-OURS = "extra-policy full live packs signatures"
+OURS = "chain extra-policy full live packs signatures"
 FILES = [*GIVEN.split(), "results", *OURS.split()]
 
 REFUSAL_CLASS = {
@@ -64,6 +64,10 @@ RULES_OF_VECTORS = {
     "P-MAN-2": ["full:manifest-features-unknown"],
     "P-CRT-2": ["joins:verify-name-bidi", "joins:verify-description-control"],
     "P-RES-3": ["results:open-checked-result-out-65-files"],
+    "P-CHN-1": ["chain:place-joined", "chain:mark-joined", "chain:place-a-result-of-62-files"],
+    "P-CHN-3": ["chain:chain-missing-in-the-middle", "chain:chain-missing-and-renumbered"],
+    "P-CHN-4": ["chain:chain-late", "chain:chain-repeated"],
+    "P-CHN-5": ["chain:chain-forgotten", "chain:chain-a-text-is-never-forgotten"],
     "P-LIV-2": ["full:result-without-live", "full:result-live-head-without-segments"],
 }
 """Rules of docs/protocol.md that vectors prove, and which."""
