@@ -349,7 +349,7 @@ def _find_place(i: dict[str, Any]) -> dict[str, Any]:
         knows=i["knows"],
         random=bytes.fromhex(i["random"]),
     )
-    return {"id": place.item_id, "refs": msgspec.to_builtins(place.refs)}
+    return {"id": place.item_id, "refs": [msgspec.to_builtins(ref) for ref in place.refs]}
 
 
 def _read_mark(i: dict[str, Any]) -> dict[str, Any] | None:
