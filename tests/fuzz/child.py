@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from random import Random
+from typing import Final
+
+from .mutate import change_value
+
+VALUES: Final = 0.3
+"""Share of inputs that are made by changing a value and not some bytes."""
 
 
 def main() -> None:
@@ -22,7 +29,15 @@ def main() -> None:
     def take(data: bytes) -> None:
         accepts(target, data)
 
-    atheris.Setup(sys.argv, take)
+    def mutate(data: bytes, most_bytes: int, seed: int) -> bytes:
+        random = Random(seed)
+        made = change_value(data, random) if random.random() < VALUES else None
+        if made is not None and len(made) <= most_bytes:
+            return made
+        changed: bytes = atheris.Mutate(data, most_bytes)
+        return changed
+
+    atheris.Setup(sys.argv, take, custom_mutator=mutate)
     atheris.Fuzz()
 
 

@@ -24,7 +24,7 @@ def fuzz(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(("cut", "word"), [(None, "accepted"), (-1, "refused")])
 def test_an_input_is_replayed(tmp_path: Path, cut: int | None, word: str) -> None:
     file = tmp_path / "input"
-    file.write_bytes(list(TARGETS["index"].seeds())[0][:cut])
+    file.write_bytes(next(iter(TARGETS["index"].seeds()))[:cut])
     done = fuzz("--target", "index", "--replay", str(file))
     assert (done.returncode, done.stdout.split()[:2]) == (0, ["index:", word]), done.stderr
 
@@ -39,7 +39,7 @@ def test_a_target_that_cannot_run_is_no_success(tmp_path: Path) -> None:
     """Here: its module is not there, since nobody says where."""
     code = (
         "import sys; sys.path[:0] = ['src', 'tests']; from fuzz import __main__ as driver; "
-        f"sys.argv = ['fuzz', '--target', 'index', '--seconds', '1', '--folder', {str(tmp_path)!r}]; "
+        f"sys.argv = ['fuzz', '--folder', {str(tmp_path)!r}, '--target', 'index']; "
         "sys.exit(driver.main())"
     )
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from .mutate import change_value
 from .target import accepts
 from .targets import TARGETS
 
@@ -49,7 +50,12 @@ def test_some_inputs_are_taken_and_none_is_a_finding(name: str) -> None:
 @given(data=st.data())
 def test_any_change_is_read_or_refused(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]
-    accepts(target, data.draw(changed(list(target.seeds()))))
+    seeds = list(target.seeds())
+    random = data.draw(st.randoms(use_true_random=False))
+    made = change_value(data.draw(st.sampled_from(seeds)), random)
+    if made is not None:
+        accepts(target, made)
+    accepts(target, data.draw(changed(seeds)))
 
 
 @pytest.mark.parametrize("name", TARGETS)
