@@ -13,6 +13,7 @@ from airlox.protocol.job import Result, Status
 from airlox.protocol.payload import Text
 from airlox.protocol.view import ItemStatus
 from faults.campaign import checks
+from support.trails import Story
 
 JOB = "A" * 22
 
@@ -170,6 +171,30 @@ class TestJobs:
     def test_its_sender_was_told_something_else(self) -> None:
         told = {"kind": "end", "n": 0, "id": JOB, "status": "failed", "reason": None}
         assert "says otherwise" in self.found(end(), told | {"signed": True})[0]
+
+
+class TestTrail:
+    STORY = Story()
+    COUNT = sum("envelope" in entry for entry in STORY.trail.entries)
+
+    def found(self, *, items: int = COUNT, signed: bool = True, lines: int = 1000) -> list[str]:
+        told = end(signed=signed, reason=None if signed else "runner_lost")
+        known = [record(number, "") for number in range(items)]
+        given = session(*known, ends={self.STORY.job.ref.id: told})
+        return list(checks.check_trail(given, self.STORY.trail.entries[:lines]))
+
+    def test_one_that_holds(self) -> None:
+        assert self.found() == []
+
+    def test_one_with_other_items(self) -> None:
+        assert self.found(items=3) == [f"the trail has {self.COUNT} items, the owner 3"]
+
+    def test_one_with_other_results(self) -> None:
+        (finding,) = self.found(signed=False)
+        assert "in the trail alone" in finding
+
+    def test_one_that_contradicts_itself(self) -> None:
+        assert any("[order]" in finding for finding in self.found(lines=0))
 
 
 class TestLeftovers:

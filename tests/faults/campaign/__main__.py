@@ -111,6 +111,7 @@ def _look(stage: Stage, owner: Session) -> tuple[list[str], dict[str, Any]]:
         *checks.check_views(session, views),
         *checks.check_streams(session, journals),
         *checks.check_jobs(session, journals),
+        *checks.check_trail(session, owner.audit()),
         *checks.check_ledger(session, stage.root / "ledger"),
     ]
     return wrong, checks.figures(session, journals)

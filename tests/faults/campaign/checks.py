@@ -4,6 +4,7 @@
 * Nothing unacknowledged is there twice; nothing was announced that nobody tried to send.
 * Every job has exactly one end with a cause: at most one signed result, which wins over the
   relay's word. No job ran twice, none that is not in the session.
+* The relay's audit trail proves all of that offline, and contradicts itself nowhere.
 * Nobody ended with a traceback, and nothing is left behind: process, mount, group or file.
 
 Each check gives its findings, one line each; no finding is a proof.
@@ -18,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from airlox import verify_audit
 from airlox.client.jobs import Job
 from airlox.client.result import Result
 from airlox.protocol.item import Kind
@@ -138,6 +140,18 @@ def _check_sender(session: Session, name: str, notes: Notes) -> Iterator[str]:
             told = (note["status"], note["reason"])
             if end is None or (note["signed"] and told != (end.status, end.reason)):
                 yield f"{name} {note['n']} was told {told}, and the session says otherwise"
+
+
+def check_trail(session: Session, trail: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The trail holds, and has the items and results that the owner has."""
+    report = verify_audit(trail)
+    for problem in report.problems:
+        yield f"line {problem.line} of the trail: {problem.text} [{problem.code}]"
+    if report.items != len(session.order):
+        yield f"the trail has {report.items} items, the owner {len(session.order)}"
+    answered = {job.job for job in report.jobs if job.result is not None}
+    for job in answered ^ {job for job, end in session.ends.items() if end and end.signed}:
+        yield f"job {job} has a result in the trail alone, or at the owner alone"
 
 
 def check_ledger(session: Session, ledger: Path) -> Iterator[str]:
