@@ -186,7 +186,7 @@ class TestWithPackages:
         uv = supply(tmp_path)._uv()
         assert uv is not None, "the package uv is one of the development packages"
         command = (uv, "venv", "--quiet", "--python", sys.executable, str(folder))
-        packages._make(("uv venv", command), 60)
+        packages.run_step("uv venv", command, 60)
         found = packages._ask(folder / "bin/python")
         assert found is not None
         assert str(folder) in found.prefixes

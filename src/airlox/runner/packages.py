@@ -150,7 +150,7 @@ class PythonSupply:
             )
         installed = _installed(found.site, [name for name, _ in self._packages])
         for name, pin in self._packages:
-            _check_pin(name, pin, installed.get(name))
+            check_pin("--python", name, pin, installed.get(name))
         mounts = _mounts(self._python, found.prefixes)
         return Interpreter(self._python.absolute(), found.version, "--python", mounts, installed)
 
@@ -213,14 +213,30 @@ class PythonSupply:
         if uv is None:
             self.check(fetch=False)
             raise AssertionError("check raises where uv is missing")
-        _make(("uv venv", (uv, "venv", "--quiet", "--python", base, str(folder))), VENV_S)
+        run_step("uv venv", (uv, "venv", "--quiet", "--python", base, str(folder)), VENV_S)
         python = str(folder / "bin/python")
         command = (uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python)
-        _make(("uv pip install", (*command, *wanted)), INSTALL_S)
+        run_step("uv pip install", (*command, *wanted), INSTALL_S)
 
     def _uv(self) -> str | None:
-        beside = os.path.join(sysconfig.get_path("scripts"), "uv")
-        return shutil.which("uv", path=self._path) or (beside if os.path.exists(beside) else None)
+        return find_uv(self._path)
+
+
+def find_uv(path: str) -> str | None:
+    """The program uv: on `path`, else beside the interpreter that we run on."""
+    beside = os.path.join(sysconfig.get_path("scripts"), "uv")
+    return shutil.which("uv", path=path) or (beside if os.path.exists(beside) else None)
+
+
+def run_step(name: str, command: tuple[str, ...], timeout_s: float) -> None:
+    """Run one step of installing packages. Raises JobRefused with uv's last words."""
+    try:
+        done = _completed(command, timeout_s)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _not_made(f"{name}: {type(error).__name__}") from None
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _not_made(f"{name}: {' '.join(lines[-3:])[:600]}")
 
 
 def _ask(python: Path) -> _Found | None:
@@ -252,18 +268,6 @@ def _run(command: tuple[str, ...], timeout_s: float) -> str | None:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
-def _make(step: tuple[str, tuple[str, ...]], timeout_s: float) -> None:
-    """Run one step of making an environment. Raises JobRefused with uv's last words."""
-    name, command = step
-    try:
-        done = _completed(command, timeout_s)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _not_made(f"{name}: {type(error).__name__}") from None
-    if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _not_made(f"{name}: {' '.join(lines[-3:])[:600]}")
-
-
 def _not_made(why: str) -> JobRefused:
     return JobRefused(
         f"the session's Python packages could not be installed: {why}",
@@ -292,18 +296,19 @@ def _site_of(environment: Path, runtime: str) -> tuple[str, ...]:
     return tuple(str(environment / lib / runtime / "site-packages") for lib in ("lib", "lib64"))
 
 
-def _check_pin(name: str, pin: str, version: str | None) -> None:
+def check_pin(where: str, name: str, pin: str, version: str | None) -> None:
+    """Raises UsageError where `where` (`--python`, say) has not what the session pins."""
     from packaging.specifiers import SpecifierSet
 
     if version is None:
         raise UsageError(
-            f"--python lacks the package {name}, which the session allows",
+            f"{where} lacks the package {name}, which the session allows",
             code="package_missing",
             hint=f"install it there: pip install '{name}{pin}'",
         )
     if pin and not SpecifierSet(pin).contains(version, prereleases=True):
         raise UsageError(
-            f"--python has {name} {version}, but the session pins {name}{pin}",
+            f"{where} has {name} {version}, but the session pins {name}{pin}",
             code="package_version",
             hint=f"install that version there: pip install '{name}{pin}'",
         )
