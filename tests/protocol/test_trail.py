@@ -118,7 +118,7 @@ VALUES = st.recursive(
 FIELDS = st.sampled_from(
     ["at_ms", "item", "job", "jobs", "ranges", "participant_pub", "role", "reason", "envelope"]
 )
-WORDS = st.sampled_from(sorted(trail._KNOWN))
+WORDS = st.sampled_from(sorted(trail._KINDS))
 
 
 @given(st.dictionaries(FIELDS, VALUES), WORDS)

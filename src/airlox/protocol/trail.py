@@ -197,7 +197,9 @@ AnyEntry = (
     | Closed
 )
 
-_KNOWN: Final = frozenset(kind.__struct_config__.tag for kind in AnyEntry.__args__)
+_KINDS: Final[Mapping[str, type[Any]]] = {
+    str(kind.__struct_config__.tag): kind for kind in AnyEntry.__args__
+}
 
 
 def encode_entry(entry: AnyEntry) -> bytes:
@@ -212,14 +214,14 @@ def parse_entry(line: bytes | str | Mapping[str, Any]) -> AnyEntry:
     """
     found = line if isinstance(line, Mapping) else _parse_json(line)
     word = found.get("event")
-    if not isinstance(word, str) or word not in _KNOWN:
+    if not isinstance(word, str) or word not in _KINDS:
         raise EncodingError(
             f"a kind of entry this version does not know: {_short(word)}",
             code="unknown_entry",
             hint="a newer airlox may know it",
         )
     try:
-        entry: AnyEntry = msgspec.convert(dict(found), AnyEntry, strict=True)
+        entry: AnyEntry = msgspec.convert(dict(found), _KINDS[word], strict=True)
     except (msgspec.ValidationError, EncodingError):
         raise EncodingError(f"a malformed entry of kind {word}") from None
     return entry
