@@ -64,7 +64,7 @@ class TestOptions:
             runner_flags.runner_options(parse("--unsandboxed", *flag))
 
     def test_hosts(self) -> None:
-        flags = ("--allow-host", "pypi.org", "--allow-host", "*.example.org:8443")
+        flags = ("--allow-host", "api.example.net", "--allow-host", "*.example.org:8443")
         assert runner_flags.runner_options(parse(*flags)).allow_hosts == flags[1::2]
         assert runner_flags.runner_options(parse()).allow_hosts == ()
 
@@ -79,7 +79,7 @@ class TestOptions:
     )
     def test_hosts_that_could_not_be_kept_to(self, other: tuple[str, ...], code: str) -> None:
         with pytest.raises(UsageError) as caught:
-            runner_flags.runner_options(parse("--allow-host", "pypi.org", *other))
+            runner_flags.runner_options(parse("--allow-host", "api.example.net", *other))
         assert caught.value.code == code
 
     def test_gpus(self) -> None:

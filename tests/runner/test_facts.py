@@ -76,15 +76,15 @@ def test_the_operator_can_take_the_network_away() -> None:
 
 
 def test_named_hosts_need_a_session_that_allows_the_network() -> None:
-    chosen = options(allow_hosts=("pypi.org", "*.Example.org:8443"))
+    chosen = options(allow_hosts=("api.example.net", "*.Example.org:8443"))
     assert facts.network_of(chosen, session_allows=True) is Network.ALLOW_LIST
     assert facts.network_of(chosen, session_allows=False) is Network.OFF
 
 
 def test_named_hosts_are_told_where_they_count() -> None:
-    chosen = options(allow_hosts=("pypi.org", "*.Example.org:8443"))
+    chosen = options(allow_hosts=("api.example.net", "*.Example.org:8443"))
     env = facts.env(REPORT, chosen, network=Network.ALLOW_LIST, interpreter=None)
-    assert (env.network, env.hosts) == ("allow_list", ("*.example.org:8443", "pypi.org:443"))
+    assert (env.network, env.hosts) == ("allow_list", ("*.example.org:8443", "api.example.net:443"))
     assert facts.env(REPORT, chosen, network=Network.OFF, interpreter=None).hosts is UNSET
     note = facts.runner_info_note(
         chosen, REPORT, kinds=(JobKind.SHELL,), slots=1, network=Network.ALLOW_LIST, python=None

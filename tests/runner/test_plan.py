@@ -108,11 +108,11 @@ class TestEnvironment:
 
 class TestNetwork:
     def test_named_hosts_and_the_way_to_them(self) -> None:
-        chosen = bench(allow_hosts=("pypi.org",))
+        chosen = bench(allow_hosts=("api.example.net",))
         chosen.network = Network.ALLOW_LIST
         for job, interpreter in ((shell(), None), (python(), PYTHON)):
             plan = plan_of(chosen, job, PLACES, interpreter)
-            assert (plan.network, plan.hosts) == (Network.ALLOW_LIST, ("pypi.org:443",))
+            assert (plan.network, plan.hosts) == (Network.ALLOW_LIST, ("api.example.net:443",))
             env = dict(plan.env)
             for name in ("http_proxy", "https_proxy", "all_proxy"):
                 assert env[name] == env[name.upper()] == "http://127.0.0.1:3128"
@@ -120,7 +120,7 @@ class TestNetwork:
 
     @pytest.mark.parametrize("network", [Network.OFF, Network.ON])
     def test_otherwise_there_are_none(self, network: Network) -> None:
-        chosen = bench(allow_hosts=("pypi.org",))
+        chosen = bench(allow_hosts=("api.example.net",))
         chosen.network = network
         plan = plan_of(chosen, shell(), PLACES, None)
         assert (plan.network, plan.hosts) == (network, ())

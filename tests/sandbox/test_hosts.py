@@ -21,9 +21,9 @@ class TestParseRule:
     @pytest.mark.parametrize(
         ("text", "rule"),
         [
-            ("pypi.org", "pypi.org:443"),
-            ("PyPI.org.", "pypi.org:443"),
-            (" pypi.org:8443 ", "pypi.org:8443"),
+            ("api.example.net", "api.example.net:443"),
+            ("API.Example.net.", "api.example.net:443"),
+            (" api.example.net:8443 ", "api.example.net:8443"),
             ("*.example.org", "*.example.org:443"),
             ("*.example.org:80", "*.example.org:80"),
             ("xn--bcher-kva.example", "xn--bcher-kva.example:443"),

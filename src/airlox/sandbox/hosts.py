@@ -147,5 +147,5 @@ def _unusable(text: str, why: str) -> UsageError:
     return UsageError(
         f"--allow-host {text[:80]!r}: {why}",
         code="bad_host",
-        hint="write NAME or NAME:PORT, such as pypi.org, *.example.org or example.org:8443",
+        hint="write NAME or NAME:PORT, such as api.example.net, *.example.org or example.org:8443",
     )
