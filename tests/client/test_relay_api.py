@@ -244,7 +244,12 @@ def test_what_is_repeated_waits_as_long_as_the_relay_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(RelayApi, "pause", lambda _, seconds: not waits.append(seconds))
+
+    def pause(_: RelayApi, seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    monkeypatch.setattr(RelayApi, "pause", pause)
     with Scripted(always(503, {"error": "busy"}, Retry_After="2")) as server:
         api = api_of(server)
         with pytest.raises(RelayError):

@@ -12,13 +12,12 @@ import pytest
 
 from airlox.protocol import live, pack, wire
 from airlox.protocol.encoding import ItemId, b64u_decode, b64u_encode
-from airlox.protocol.item import SealedItem
 from airlox.protocol.keys import Role
-from airlox.protocol.live import LiveReader, LiveWriter, Piece
+from airlox.protocol.live import LiveReader, Piece
 from airlox.protocol.sse import SseEvent, SseParser
 from support.clock import Clock
-from support.crew import Crew
-from support.relay import Member, RelayThread, join, now_ms, until
+from support.crew import Crew, writer_for
+from support.relay import RelayThread, join, now_ms, until
 
 
 @pytest.fixture
@@ -54,13 +53,6 @@ class Running:
         return LiveReader(
             world.keys.session_key, world.keys.session_id, self.item.ref, self.runner.person.public
         )
-
-
-def writer_for(crew: Crew, runner: Member, item: SealedItem) -> LiveWriter:
-    keys = crew.world.keys
-    return LiveWriter(
-        runner.person.key, keys.session_key, keys.session_id, item.ref, os.urandom(16)
-    )
 
 
 def printed(reader: LiveReader, events: list[SseEvent]) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from airlox.protocol import wire
 from airlox.protocol.item import ItemRef, SealedItem
 from airlox.protocol.job import AnyRunner, PythonJob, Result, Status
 from airlox.protocol.keys import Role
+from airlox.protocol.live import LiveWriter
 from support.relay import Answer, Http, Member, RelayThread, create, join, new_world, now_ms
+from support.server import ServerProcess
 
 ANY = '{"type":"any"}'
 
@@ -17,8 +20,10 @@ ANY = '{"type":"any"}'
 class Crew:
     """An owner, a sender and their machines in one execute session."""
 
-    def __init__(self, relay: RelayThread, **world: Any) -> None:
-        self.http = Http(relay.url)
+    def __init__(
+        self, relay: RelayThread | ServerProcess, *, source: str | None = None, **world: Any
+    ) -> None:
+        self.http = Http(relay.url, source)
         self.world = new_world(**world)
         create(self.http, self.world)
         self.owner = join(self.http, self.world.person(Role.OWNER))
@@ -58,6 +63,13 @@ class Crew:
         return runner.person.post(
             a_result(item.ref), refs=[item.ref] if refs is None else refs, at_ms=now_ms()
         )
+
+
+def writer_for(crew: Crew, runner: Member, item: SealedItem) -> LiveWriter:
+    keys = crew.world.keys
+    return LiveWriter(
+        runner.person.key, keys.session_key, keys.session_id, item.ref, os.urandom(16)
+    )
 
 
 def a_job() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -100,14 +101,33 @@ class Answer:
 
 
 class Http:
-    """Requests to one relay, each on its own connection unless `keep` is used."""
+    """Requests to one relay, each on its own connection unless `keep` is used. `source` is the
+    address they come from; all of 127.0.0.0/8 is this machine."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, source: str | None = None) -> None:
         parts = urlsplit(url)
         self.host, self.port = parts.hostname or "", parts.port or 0
+        self.source = None if source is None else (source, 0)
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(
+            self.host, self.port, timeout=TIMEOUT_S, source_address=self.source
+        )
+
+    def line(self, receive_bytes: int | None = None) -> socket.socket:
+        """A bare connection; the system keeps about `receive_bytes` for a slow reader."""
+        line = socket.socket()
+        if receive_bytes is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        if self.source is not None:
+            line.bind(self.source)
+        line.settimeout(TIMEOUT_S)
+        try:
+            line.connect((self.host, self.port))
+        except OSError:
+            line.close()
+            raise
+        return line
 
     def ask(
         self,

@@ -16,8 +16,12 @@ START_S = 30
 class ServerProcess:
     """Started when made; `url` is where it listens."""
 
-    def __init__(self, *options: str, log: Path | None = None) -> None:
+    def __init__(
+        self, *options: str, log: Path | None = None, open_files: int | None = None
+    ) -> None:
         command = [sys.executable, "-m", "airlox.relay", "--listen", "127.0.0.1:0", *options]
+        if open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *command]
         with open(log or os.devnull, "ab") as errors:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True
@@ -43,8 +47,10 @@ class ServerProcess:
 
 
 @contextmanager
-def server(*options: str, log: Path | None = None) -> Iterator[ServerProcess]:
-    running = ServerProcess(*options, log=log)
+def server(
+    *options: str, log: Path | None = None, open_files: int | None = None
+) -> Iterator[ServerProcess]:
+    running = ServerProcess(*options, log=log, open_files=open_files)
     try:
         yield running
     finally:
