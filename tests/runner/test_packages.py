@@ -142,15 +142,15 @@ class TestWithPackages:
     ) -> None:
         steps: list[str] = []
 
-        def make(step: tuple[str, tuple[str, ...]], timeout_s: float) -> None:
-            steps.append(step[0])
-            if step[0] == "uv pip install":
-                environment = Path(step[1][step[1].index("--python") + 1]).parent.parent
+        def run(step: str, command: tuple[str, ...], timeout_s: float) -> None:
+            steps.append(step)
+            if step == "uv pip install":
+                environment = Path(command[command.index("--python") + 1]).parent.parent
                 info = environment / "lib" / HERE / "site-packages/six-1.2.dist-info"
                 info.mkdir(parents=True)
                 (info / "METADATA").write_text("Metadata-Version: 2.1\nName: six\nVersion: 1.2\n")
 
-        monkeypatch.setattr(packages, "_make", make)
+        monkeypatch.setattr(packages, "run_step", run)
         monkeypatch.setattr(PythonSupply, "_uv", lambda self: "uv")
         made = supply(tmp_path, allowed=("six>=1",)).get()
         assert (made.source, made.packages) == ("uv-runtime", {"six": "1.2"})

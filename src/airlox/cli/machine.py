@@ -169,9 +169,10 @@ def _sandbox(args: Namespace) -> str:
             code="unknown_sandbox",
             hint=f"use --sandbox with one of {', '.join(sorted(NAMES))}, without --image",
         )
-    if args.image:
-        raise options.CommandLineError("--image goes with a sandbox that has images")
-    return f"--sandbox {name}"
+    if args.image and name != "docker":
+        raise options.CommandLineError("--image goes with --sandbox docker")
+    image = f" --image {shlex.quote(args.image)}" if args.image else ""
+    return f"--sandbox {name}{image}"
 
 
 def check_name_is_free(args: Namespace, name: str) -> None:

@@ -8,6 +8,7 @@
 | `--description` | `AIRLOX_DESCRIPTION` | what one is or does, taken at the first join         |
 | `--cache-dir`   | `AIRLOX_CACHE_DIR`   | where sessions, machines and runtimes are kept       |
 | `--work-root`   | `AIRLOX_WORK_ROOT`   | where a runner keeps the folders that jobs write to  |
+| `--image-base`  | `AIRLOX_IMAGE_BASE`  | what a runner's container image is made from         |
 
 A flag wins over its variable. A link in an argument can be read by every user of the machine
 (`ps`); the variable and `--invite-file` cannot.
@@ -32,6 +33,7 @@ NAME = "AIRLOX_NAME"
 DESCRIPTION = "AIRLOX_DESCRIPTION"
 CACHE_DIR = "AIRLOX_CACHE_DIR"
 WORK_ROOT = "AIRLOX_WORK_ROOT"
+IMAGE_BASE = "AIRLOX_IMAGE_BASE"
 
 DEFAULT_RUNTIME = "python3.12"
 """The Python of sessions that are made for machines."""

@@ -52,8 +52,8 @@ def add_confinement_flags(parser: Parser) -> None:
     group.add_argument(
         "--sandbox",
         metavar="NAME",
-        help="local (namespaces, Landlock, seccomp) or process (none: for senders you trust) "
-        "[local]",
+        help="local (namespaces, Landlock, seccomp), docker (containers) or process (none: for "
+        "senders you trust) [local]",
     )
     group.add_argument(
         "--unsandboxed", action="store_true", help="another word for --sandbox process"
@@ -103,6 +103,27 @@ def add_confinement_flags(parser: Parser) -> None:
         help="most memory of a job, below the session's",
     )
     group.add_argument("--gpus", default="none", metavar="all|none|N", help="GPUs for jobs [none]")
+    _add_container_flags(parser)
+
+
+def _add_container_flags(parser: Parser) -> None:
+    group = parser.add_argument_group("containers (--sandbox docker)")
+    group.add_argument(
+        "--image",
+        metavar="IMAGE",
+        help="run jobs in this image [one made of --image-base and the session's packages]",
+    )
+    group.add_argument(
+        "--image-base",
+        metavar="IMAGE",
+        help=f"what an image is made from [{options.IMAGE_BASE}; python:VERSION-slim]",
+    )
+    group.add_argument(
+        "--docker-cpus", type=float, metavar="N", help="processors that a job may keep busy [all]"
+    )
+    group.add_argument(
+        "--docker-runtime", metavar="NAME", help="the engine's runtime for jobs, such as runsc"
+    )
 
 
 def add_place_flags(parser: Parser) -> None:
@@ -179,8 +200,18 @@ def runner_options(args: Namespace) -> RunnerOptions:
         allow_userns=args.allow_userns,
         memory_back_stop=not args.no_data_limit,
         gpus=args.gpus,
+        image=args.image,
+        image_base=args.image_base or _image_base(args),
+        docker_runtime=args.docker_runtime,
+        cpus=args.docker_cpus,
         toolchains=tuple(Path(folder).absolute() for folder in args.toolchain),
     )
+
+
+def _image_base(args: Namespace) -> str | None:
+    """What the variable says, where it matters."""
+    matters = args.sandbox == "docker" and args.image is None
+    return os.environ.get(options.IMAGE_BASE) or None if matters else None
 
 
 def as_words(args: Namespace) -> list[str]:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from airlox.protocol.job import Env
 from airlox.protocol.manifest import JobKind, JobLimits, Manifest
 from airlox.runner import facts
 from airlox.runner.link import Link
 from airlox.runner.options import RunnerOptions
-from airlox.runner.packages import PythonSupply
+from airlox.runner.packages import Interpreter
 from airlox.runner.spool import Spool
 from airlox.runner.threads import Threads
 from airlox.runner.workspace import Workspaces
 from airlox.sandbox.base import Network, Report, Sandbox
 from airlox.sandbox.sweep import StateFolder
+
+
+class Pythons(Protocol):
+    """Where the interpreter of Python jobs comes from."""
+
+    def get(self) -> Interpreter:
+        """The interpreter, made now if it must be. Raises JobRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Bench:
     report: Report
     state: StateFolder
     workspaces: Workspaces
-    python: PythonSupply
+    python: Pythons
     spool: Spool
     threads: Threads
     redactions: tuple[tuple[str, str], ...]

@@ -21,6 +21,8 @@ from airlox.sandbox.base import Limits, Network, Report
 
 PROCESS: Final = "process"
 """The sandbox without walls: it cannot keep a job off the network."""
+DOCKER: Final = "docker"
+"""The sandbox whose jobs find the system of an image instead of the machine's."""
 
 NetworkWord = Literal["off", "allow_list", "on", "open"]
 
@@ -63,7 +65,9 @@ def runner_info_note(
         slots=slots,
         workspaces=options.workspaces,
         builder=report.builder,
+        gpus=report.gpus or UNSET,
         hosts=_hosts(options, network),
+        image=UNSET if report.image is None else report.image,
         memory_mb=UNSET if options.memory_mb is None else options.memory_mb,
         python=UNSET if python is None else python,
     )
@@ -84,7 +88,9 @@ def env(
         platform=_platform(),
         sandbox=report.sandbox,
         builder=report.builder,
+        gpus=report.gpus or UNSET,
         hosts=_hosts(options, network),
+        image=UNSET if report.image is None else report.image,
         interpreter=UNSET if interpreter is None else interpreter.source,
         packages=UNSET if interpreter is None else _packages(interpreter.packages),
         python=UNSET if interpreter is None else interpreter.version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,9 +14,14 @@ from airlox.protocol.names import check_display_text
 from airlox.sandbox.hosts import parse_rules
 
 MAX_CONCURRENCY: Final = 64
+MAX_CPUS: Final = 4096
 WORKSPACES_BYTES: Final = 50 * 1024 * limits.MIB
 WORKSPACE_DAYS: Final = 30
 DISK_FLOOR_BYTES: Final = 256 * limits.MIB
+_GPUS: Final = re.compile("all|none|[1-9]|[1-5][0-9]|6[0-4]")
+
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
+_RUNTIME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,9 @@ class RunnerOptions:
     session allows it, `allow_hosts` all of it but these. `path` is the `PATH` the runner was
     started with. No job starts or runs on with less than `disk_floor_bytes` free: the runner needs
     some for what it must not forget.
-    `builder`, `allow_userns` and `memory_back_stop`: see `SandboxOptions`.
+    `builder`, `allow_userns` and `memory_back_stop`: see `SandboxOptions`. For containers: `image`
+    is what jobs find, `image_base` what one is made from where none is named, `docker_runtime` the
+    engine's runtime, `cpus` how many processors a job may keep busy.
     """
 
     name: str
@@ -50,6 +58,7 @@ class RunnerOptions:
     require_layers: tuple[str, ...] = ()
     gpus: str = "none"
     image: str | None = None
+    image_base: str | None = None
     docker_runtime: str | None = None
     cpus: float | None = None
     allow_hosts: tuple[str, ...] = ()
@@ -79,11 +88,13 @@ class RunnerOptions:
         ):
             if given and self.sandbox != "local":
                 raise UsageError(f"{flag} means the sandbox local, not {self.sandbox}")
-        if self.sandbox == "local" and self.gpus != "none":
+        if _GPUS.fullmatch(self.gpus) is None:
+            raise UsageError("--gpus is all, none, or a number from 1 to 64")
+        if self.sandbox == "process" and self.gpus not in ("all", "none"):
             raise UsageError(
-                "--sandbox local shows a job no GPU",
+                "--sandbox process cannot keep a job from some of the GPUs",
                 code="gpus_not_offered",
-                hint="leave out --gpus",
+                hint="use --gpus all, or --sandbox local",
             )
         if self.sandbox == "process" and self.no_network:
             raise UsageError(
@@ -92,6 +103,35 @@ class RunnerOptions:
                 hint="use --sandbox local, or leave out --no-network",
             )
         self._check_hosts()
+        self._check_container()
+
+    def _check_container(self) -> None:
+        given = (
+            ("--image", self.image is not None),
+            ("--image-base", self.image_base is not None),
+            ("--docker-runtime", self.docker_runtime is not None),
+            ("--docker-cpus", self.cpus is not None),
+        )
+        for flag, is_given in given:
+            if is_given and self.sandbox != "docker":
+                raise UsageError(
+                    f"{flag} means the sandbox docker, not {self.sandbox}",
+                    hint="add --sandbox docker",
+                )
+        if self.sandbox == "docker" and self.python is not None:
+            raise UsageError(
+                "jobs in containers run on the Python of their image",
+                hint="leave out --python, and name an image by --image",
+            )
+        if self.image is not None and self.image_base is not None:
+            raise UsageError("--image is used as it is; --image-base is for one that is made")
+        for flag, name in (("--image", self.image), ("--image-base", self.image_base)):
+            if name is not None and not _IMAGE.fullmatch(name):
+                raise UsageError(f"{flag} is the name of an image, such as debian:12")
+        if self.docker_runtime is not None and not _RUNTIME.fullmatch(self.docker_runtime):
+            raise UsageError("--docker-runtime is the name of a runtime, such as runsc")
+        if self.cpus is not None and not 0.01 <= self.cpus <= MAX_CPUS:
+            raise UsageError(f"--docker-cpus is a number from 0.01 to {MAX_CPUS}")
 
     def _check_hosts(self) -> None:
         if not self.hosts:

@@ -30,7 +30,7 @@ def plan_of(bench: Bench, job: Job, places: Places, interpreter: Interpreter | N
     layout = bench.sandbox.layout(places.work, places.out, places.home)
     toolchains = _toolchains(bench.options, interpreter)
     env = {
-        "PATH": _search_path(bench.options, job, toolchains, interpreter),
+        "PATH": _search_path(bench.options, job, toolchains, interpreter, layout.path),
         "LANG": "C.UTF-8",
         "HOME": layout.home,
         "TMPDIR": layout.tmp,
@@ -74,6 +74,7 @@ def _limits(bench: Bench, job: Job) -> Limits:
         timeout_s=job.timeout_s,
         memory_bytes=memory_mb * limits.MIB,
         disk_floor_bytes=bench.options.disk_floor_bytes,
+        cpus=bench.options.cpus,
     )
 
 
@@ -89,8 +90,16 @@ def _search_path(
     job: Job,
     toolchains: tuple[Mount, ...],
     interpreter: Interpreter | None,
+    path: str | None,
 ) -> str:
-    """`PATH` of a job: for Python what 0.1.0 gives; for shell also what the runner has in view."""
+    """`PATH` of a job: for Python what 0.1.0 gives; for shell also what the runner has in view.
+
+    In an image it is the image's own, `path`.
+    """
+    if path is not None:
+        python = [] if interpreter is None else [str(interpreter.path.parent)]
+        tools = [f"{folder}/bin" for folder in options.toolchains]
+        return ":".join(dict.fromkeys((*python, *tools, *path.split(":"))))
     if isinstance(job, PythonJob):
         assert interpreter is not None
         return ":".join((str(interpreter.path.parent), *PYTHON_PATH))

@@ -23,7 +23,7 @@ from airlox.protocol.invite import Invite, check_invite
 from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest, parse_manifest
 from airlox.runner import facts
-from airlox.runner.bench import Bench
+from airlox.runner.bench import Bench, Pythons
 from airlox.runner.confinement import open_tried, passes_through
 from airlox.runner.link import Link
 from airlox.runner.notes import Note, Say
@@ -33,6 +33,7 @@ from airlox.runner.patience import patiently
 from airlox.runner.spool import Spool
 from airlox.runner.threads import Threads
 from airlox.runner.workspace import Workspaces
+from airlox.sandbox.base import Sandbox
 from airlox.sandbox.collect import remove_tree
 from airlox.sandbox.sweep import StateFolder, lock_state
 
@@ -87,6 +88,7 @@ def _prepare(
     _note_expiry(folder, manifest)
     _forget_expired(options.jobs_root)
     network = facts.network_of(options, session.network)
+    options = _with_image(options, folder, manifest, session, say)
     sandbox, report = open_tried(options, folder, network, say)
     swept = state.sweep()
     if swept.jobs:
@@ -102,7 +104,7 @@ def _prepare(
         days=options.workspace_days,
     )
     workspaces.remove_runs()
-    python, kinds, version = _supply(options, manifest, session, say)
+    python, kinds, version = _supply(options, manifest, session, sandbox, say)
     slots = options.concurrency if manifest.is_full else 1
     if slots != options.concurrency:
         say(Note("warning", "this session has the form of 0.1.0: one job at a time"))
@@ -225,10 +227,27 @@ def _must_rejoin(link: Link, profile: Profile) -> bool:
 # ── this machine ─────────────────────────────────────────────────────────────────────────────
 
 
+def _with_image(
+    options: RunnerOptions, folder: Path, manifest: Manifest, session: JobLimits, say: Say
+) -> RunnerOptions:
+    """The options, for containers with an image that is there."""
+    if options.sandbox != facts.DOCKER:
+        return options
+    from airlox.runner import images
+
+    wanted = images.wanted_by(session, pins=manifest.has(Feature.PINS))
+    return images.with_image(options, folder, wanted, say)
+
+
 def _supply(
-    options: RunnerOptions, manifest: Manifest, session: JobLimits, say: Say
-) -> tuple[PythonSupply, tuple[JobKind, ...], str | None]:
+    options: RunnerOptions, manifest: Manifest, session: JobLimits, sandbox: Sandbox, say: Say
+) -> tuple[Pythons, tuple[JobKind, ...], str | None]:
     """The supply of interpreters, the kinds of jobs this runner takes, the Python it has."""
+    if options.sandbox == facts.DOCKER:
+        from airlox.runner import images
+
+        wanted = images.wanted_by(session, pins=manifest.has(Feature.PINS))
+        return images.supply_of(sandbox, wanted, manifest.kinds, say)
     supply = PythonSupply(
         session,
         pins=manifest.has(Feature.PINS),
