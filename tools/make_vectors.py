@@ -1,4 +1,5 @@
-"""Writes the vectors of our own: full sessions, live output, packs, the chain, odd signatures.
+"""Writes the vectors of our own: full sessions, live output, packs, the chain, trails, odd
+signatures.
 
     python tools/make_vectors.py [--check]
 
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import audit_vectors
 import chain_vectors
 import ed25519_odd as odd
 import msgspec
@@ -942,6 +944,7 @@ def document(name: str, cases: list[Case]) -> str:
 
 def main() -> int:
     files = {
+        "audit": audit_vectors.cases(verdict, RESULT),
         "chain": chain_vectors.cases(verdict),
         "full": full_cases(),
         "live": live_cases(),

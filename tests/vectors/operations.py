@@ -14,6 +14,7 @@ import msgspec
 
 from airlox import errors
 from airlox.protocol import (
+    audit,
     canonical,
     cert,
     chain,
@@ -361,6 +362,18 @@ def _read_mark(i: dict[str, Any]) -> dict[str, Any] | None:
     return {**msgspec.to_builtins(mark), "chosen": chosen}
 
 
+def _verify_audit(i: dict[str, Any]) -> dict[str, Any]:
+    report = audit.verify_audit(i["lines"], session_id=i.get("session_id"), invite=i.get("invite"))
+    found: dict[str, Any] = msgspec.to_builtins(report)
+    proved = ("session_id", "is_expected", "items", "linked", "unchained", "maybe_forgotten")
+    for person in found["people"]:
+        del person["fingerprint"]
+    return {name: found[name] for name in (*proved, "people", "jobs", "decisions")} | {
+        "verified": report.verified,
+        "wrong": sorted({problem.line for problem in report.problems}),
+    }
+
+
 def _chain(i: dict[str, Any]) -> dict[str, Any]:
     reader = chain.Chain(numbered=i["numbered"])
     for event in i["events"]:
@@ -418,4 +431,5 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "find_place": _find_place,
     "read_mark": _read_mark,
     "chain": _chain,
+    "verify_audit": _verify_audit,
 }
