@@ -364,7 +364,7 @@ def _read_mark(i: dict[str, Any]) -> dict[str, Any] | None:
 
 def _verify_audit(i: dict[str, Any]) -> dict[str, Any]:
     report = audit.verify_audit(i["lines"], session_id=i.get("session_id"), invite=i.get("invite"))
-    found: dict[str, Any] = msgspec.to_builtins(report)
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))
     proved = ("session_id", "is_expected", "items", "linked", "unchained", "maybe_forgotten")
     for person in found["people"]:
         del person["fingerprint"]
