@@ -84,6 +84,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "apparmor_parser": Part(_has_command("apparmor_parser"), "apt-get install apparmor"),
     "caddy": Part(_has_command("caddy"), "apt-get install caddy"),
+    "curl": Part(_has_command("curl"), "apt-get install curl"),
     "gcc": Part(_has_command("gcc"), "apt-get install gcc"),
     "git": Part(_has_command("git"), "apt-get install git"),
     "ip": Part(_has_command("ip"), "apt-get install iproute2"),

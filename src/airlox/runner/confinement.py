@@ -6,6 +6,7 @@ Nothing weaker is ever put in place of what was asked for.
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -61,9 +62,21 @@ def open_tried(
         say(Note("warning", _NO_WALLS))
     else:
         say(Note("sandbox", in_one_line(report)))
-    if options.allow_hosts and network is Network.OFF:
+    if network is Network.ALLOW_LIST:
+        _raise_file_limit()
+    elif options.allow_hosts:
         say(Note("warning", _NO_HOSTS))
     return sandbox, report
+
+
+def _raise_file_limit() -> None:
+    """The connections of all jobs to named hosts pass through this process, two descriptors each.
+    A job's own limit is another."""
+    import resource  # there are none of these on Windows, nor named hosts
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def in_one_line(report: Report) -> str:

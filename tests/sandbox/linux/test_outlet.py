@@ -17,6 +17,7 @@ from support import grounds
 from support.grounds import Ground
 from support.internet import HOST, HOST_6, METADATA, NAME, OWN, PRIVATE, Internet, internet
 from support.outside import ECHO
+from support.parts import require
 
 EACH_GROUND = pytest.mark.parametrize("ground", grounds.EACH, ids=str)
 HOSTS = [f"{NAME}:{ECHO}", NAME]
@@ -129,6 +130,7 @@ except socket.gaierror:
         assert seen.egress["denied"] == [{"target": f"inner.{NAME}:443", "reason": "not_public"}]
 
     def test_programs_find_it_and_show_why_not(self, net: Internet) -> None:
+        require("curl")
         code = """
 import subprocess, urllib.request
 def tried(*words):
