@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from airlox.cli import ending
@@ -115,6 +116,12 @@ class TestTell:
         assert any("more than one runner" in line for line in lines)
         assert lines[-1].startswith("── completed")
         assert said.out.text == ""
+
+    def test_named_hosts_are_told(self) -> None:
+        for count, told in ((1, "h0.org:443"), (5, "h0.org:443 h1.org:443 h2.org:443 and 2 more")):
+            hosts = tuple(f"h{n}.org:443" for n in range(count))
+            env = msgspec.structs.replace(ENV, network="allow_list", hosts=hosts)
+            assert f" · network to {told} only · " in ending.env_text(result(env=env))
 
     def test_what_was_blocked_is_told_before_all_else(self) -> None:
         said = Spoken()

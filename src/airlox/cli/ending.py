@@ -23,6 +23,7 @@ MIB = 1024 * 1024
 RUNNER_LOST = "runner_lost"
 """The relay's reason for a job whose runner has been away for too long."""
 _SHOWN_LEFT_OUT = 5
+_SHOWN_HOSTS = 3
 
 
 def tell(result: Result, saved: list[str], voice: Voice) -> None:
@@ -134,9 +135,11 @@ def env_text(result: Result) -> str:
     layers = " ".join(sorted(name for name, version in env["layers"].items() if version))
     parts = [
         f"sandbox {env['sandbox']}" + (f" ({layers})" if layers else ""),
-        f"network {env['network'].replace('_', ' ')}",
+        _network_text(env),
         env["platform"],
     ]
+    if "gpus" in env:
+        parts.append(f"{env['gpus']} GPU{'' if env['gpus'] == 1 else 's'}")
     if "python" in env:
         source = f" ({env['interpreter']})" if "interpreter" in env else ""
         parts.append(f"python {env['python']}{source}")
@@ -145,6 +148,14 @@ def env_text(result: Result) -> str:
         parts.append(f"image {env['image']}")
     parts.append(f"airlox {env['airlox']}")
     return "env: " + " · ".join(parts)
+
+
+def _network_text(env: Shape) -> str:
+    hosts = env.get("hosts")
+    if hosts is None:
+        return f"network {env['network']}"
+    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    return f"network to {' '.join(hosts[:_SHOWN_HOSTS])}{more} only"
 
 
 def last_line(result: Result) -> str:
