@@ -83,7 +83,18 @@ class TestOptions:
         assert caught.value.code == code
 
     def test_gpus(self) -> None:
-        assert runner_flags.runner_options(parse("--unsandboxed", "--gpus", "2")).gpus == "2"
+        assert runner_flags.runner_options(parse("--gpus", "2")).gpus == "2"
+
+    @pytest.mark.parametrize("words", [("--gpus", "some"), ("--gpus", "0"), ("--gpus", "65")])
+    def test_gpus_that_are_no_number(self, words: tuple[str, ...]) -> None:
+        with pytest.raises(UsageError):
+            runner_flags.runner_options(parse(*words))
+
+    def test_without_walls_there_is_no_choice_of_gpus(self) -> None:
+        assert runner_flags.runner_options(parse("--unsandboxed", "--gpus", "all")).gpus == "all"
+        with pytest.raises(UsageError) as refused:
+            runner_flags.runner_options(parse("--unsandboxed", "--gpus", "1"))
+        assert refused.value.code == "gpus_not_offered"
 
     def test_unsandboxed_is_another_word(self) -> None:
         assert runner_flags.runner_options(parse("--unsandboxed")).sandbox == "process"
@@ -113,7 +124,7 @@ class TestAsWords:
             ("--labels", "gpu,a100", "--labels", "big", "--description=-8 cores"),
             ("--require-layers", "seccomp,landlock", "--job-user", "nobody", "--no-network"),
             ("--concurrency", "4", "--memory", "2G", "--no-workspace", "--unsandboxed"),
-            ("--sandbox", "process", "--gpus", "2", "--python", "/usr/bin/python3"),
+            ("--sandbox", "process", "--gpus", "all", "--python", "/usr/bin/python3"),
             ("--toolchain", "/opt/a", "--toolchain", "/opt/b", "--work-root", "/srv/airlox"),
         ],
     )

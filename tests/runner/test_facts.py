@@ -104,6 +104,17 @@ def test_the_note_says_what_is_offered() -> None:
     assert (note.kinds, note.slots, note.network, note.memory_mb) == (("shell",), 2, "on", 512)
 
 
+def test_gpus_are_named_where_there_are_some() -> None:
+    without = facts.env(REPORT, options(), network=Network.OFF, interpreter=None)
+    assert without.gpus is UNSET
+    report = replace(REPORT, gpus=2)
+    assert facts.env(report, options(), network=Network.OFF, interpreter=None).gpus == 2
+    note = facts.runner_info_note(
+        options(), report, kinds=(JobKind.SHELL,), slots=1, network=Network.OFF, python=None
+    )
+    assert note.gpus == 2
+
+
 def test_limits_as_they_were_applied() -> None:
     used = Limits(timeout_s=5, memory_bytes=None, processes=7)
     applied = facts.applied_limits(used, REPORT)
@@ -128,7 +139,7 @@ def test_processes_of_root_are_not_said_to_be_limited_without_walls(
         {"memory_mb": 31},
         {"labels": tuple("abcdefghijklmnopq")},
         {"sandbox": "process", "no_network": True},
-        {"sandbox": "local", "gpus": "all"},
+        {"gpus": "some"},
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, object]) -> None:

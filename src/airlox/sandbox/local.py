@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from airlox.errors import SandboxError
 from airlox.sandbox import probe as causes
 from airlox.sandbox.base import Cause, Layer, Limits, Outcome, Plan, Report
-from airlox.sandbox.linux import builders, jobuser, layout, syscalls, trial
+from airlox.sandbox.linux import builders, gpus, jobuser, layout, syscalls, trial
 from airlox.sandbox.linux.cgroups import Cgroup, CgroupDriver, open_driver
 from airlox.sandbox.linux.running import RunningJob
 from airlox.sandbox.linux.verdict import Seen, judge
@@ -73,7 +73,14 @@ class LocalSandbox:
         layers = _nothing_stands(refused) if refused else self._walls.layers(self._driver)
         refused = refused or causes.first_missing(layers, self._options.require_layers)
         builder = self._builder.name if self._builder else self._options.builder or "none"
-        self._report = Report(self.name, builder, layers, refused is None, refused)
+        self._report = Report(
+            self.name,
+            builder,
+            layers,
+            refused is None,
+            refused,
+            gpus=len(self._walls.offered.gpus),
+        )
         return self._report
 
     def prepare(self) -> None:
@@ -160,6 +167,9 @@ class LocalSandbox:
         if os.geteuid() == 0 and self._walls.user is None:
             user = jobuser.choose(self._options.state_dir, self._options.job_user)
             self._walls = replace(self._walls, user=user)
+        if self._options.gpus != gpus.NONE and not self._walls.offered.gpus:
+            offered = gpus.choose(gpus.look(), self._options.gpus)
+            self._walls = replace(self._walls, offered=offered)
         if not self._looked_for_groups:
             self._looked_for_groups = True
             with contextlib.suppress(SandboxError):

@@ -90,6 +90,10 @@ _CAUSES = {
         "a job with network shares the host's, and this kernel cannot keep it from local sockets",
         "use Linux 6.12 or newer with Landlock, or join with `--no-network`",
     ),
+    "gpus_need_own": (
+        "bubblewrap cannot open a device for a job that only a group may open",
+        "leave out `--sandbox-builder bwrap`, or start the runner as a user of that group",
+    ),
     "start_timeout": (
         "the sandbox was not ready in time",
         "the machine may be overloaded; try again",

@@ -22,7 +22,7 @@ from airlox.errors import SandboxError, StorageError
 from airlox.sandbox.base import Cause, Layer, Layout, Outcome, Report
 from airlox.sandbox.collect import remove_tree
 from airlox.sandbox.keeping import Keeper
-from airlox.sandbox.linux import jobuser
+from airlox.sandbox.linux import gpus, jobuser
 from airlox.sandbox.pipes import OutputPipes
 from airlox.sandbox.supervise import Reason, end_all, first_reason
 from airlox.sandbox.watch import Watch, breach_of
@@ -67,7 +67,9 @@ class ProcessSandbox:
             Layer("cgroup", False, "memory is watched", "no_walls", _REMEDY),
             Layer("watcher", True, "time, memory, disk growth and free space"),
         )
-        return Report(self.name, "none", layers, refusal is None, refusal)
+        return Report(
+            self.name, "none", layers, refusal is None, refusal, gpus=_gpus(self._options.gpus)
+        )
 
     def prepare(self) -> None:
         """Check that the operator asks for nothing this sandbox does not have."""
@@ -137,6 +139,11 @@ class ProcessSandbox:
         if uid == 0:
             return Layer("uid", False, "jobs run as root", "root_no_user", "--job-user NAME")
         return Layer("uid", True, f"jobs run as uid {uid}")
+
+
+def _gpus(wanted: str) -> int:
+    """How many a job finds: nothing keeps it from any."""
+    return len(gpus.look().gpus) if wanted != gpus.NONE else 0
 
 
 def _make_tmp(tmp: Path, user: tuple[int, int] | None) -> None:

@@ -19,6 +19,7 @@ _FIELDS = {
     "cgroup_fds": st.lists(st.integers(3, 100)).map(tuple),
     "control_fd": st.integers(3, 100),
     "cwd": st.binary(),
+    "devices": st.lists(st.text()).map(tuple),
     "door_fd": st.integers(-1, 100),
     "env": st.lists(st.tuples(st.binary(), st.binary())).map(tuple),
     "filter": st.binary(),

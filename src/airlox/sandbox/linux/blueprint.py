@@ -17,6 +17,7 @@ import marshal
 #   ("dir", path, mode)  ("file", path, content)  ("link", path, target)
 #   ("tmpfs", path, size_bytes, inodes, mode)  ("proc", path)  ("pts", path)
 #   ("bind", path, source, kind, own, attributes)   kind "d", "f" or "c"; own: of the job's user
+#   ("device", path, major, minor)   made for the job's user; only a launcher started as root can
 # Paths are bytes relative to the new root.
 Step = tuple[object, ...]
 
@@ -36,6 +37,7 @@ class Blueprint:
         "cgroup_fds",
         "control_fd",
         "cwd",
+        "devices",
         "door_fd",
         "env",
         "filter",
@@ -58,6 +60,7 @@ class Blueprint:
     cgroup_fds: tuple[int, ...]
     control_fd: int
     cwd: bytes
+    devices: tuple[str, ...]
     door_fd: int
     env: tuple[tuple[bytes, bytes], ...]
     filter: bytes

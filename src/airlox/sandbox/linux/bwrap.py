@@ -274,6 +274,8 @@ class _Orders:
                 if path in _OF_ITS_OWN:
                     return []
                 return self._own(source, path, owner) if own else _bind(source, path, attributes)
+            case ("device", bytes(path), int(_), int(_)):
+                raise causes.refusal("gpus_need_own", os.fsdecode(b"/" + path))
         raise ValueError(f"bubblewrap has nothing for the step {step[0]!r}")
 
     def _own(self, source: bytes, path: bytes, owner: int) -> list[bytes]:

@@ -63,13 +63,13 @@ def attributes(abi: int) -> bytes:
     return b"".join(word.to_bytes(8, "little") for word in words)
 
 
-def rules(writable: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Which paths get which rights, before reduction."""
+def rules(writable: tuple[str, ...], devices: tuple[str, ...] = ()) -> list[tuple[str, int]]:
+    """Which paths get which rights, before reduction. `devices` may be told anything (GPUs)."""
     return [
         ("/", READ_AND_RUN),
         *((path, WRITABLE) for path in writable),
         *((f"/dev/{name}", DEVICE) for name in DEVICES),
-        ("/dev/tty", DEVICE | IOCTL_DEV),
+        *((path, DEVICE | IOCTL_DEV) for path in ("/dev/tty", *devices)),
         ("/dev/pts", TERMINALS),
     ]
 
@@ -80,10 +80,10 @@ def reduce(rights: int, abi: int, *, folder: bool) -> int:
     return known if folder else known & _ON_FILES
 
 
-def enforce(abi: int, writable: tuple[str, ...]) -> None:
+def enforce(abi: int, writable: tuple[str, ...], devices: tuple[str, ...]) -> None:
     """Put the rules on this process for good. Needs `no_new_privs`."""
     ruleset = syscalls.landlock_ruleset(attributes(abi))
-    for path, rights in rules(writable):
+    for path, rights in rules(writable, devices):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         folder = os.fstat(fd).st_mode & 0o170000 == 0o040000
         allowed = reduce(rights, abi, folder=folder)

@@ -88,8 +88,10 @@ def writable(where: Layout) -> tuple[str, ...]:
     return (where.work, where.home, where.out, where.tmp, "/dev/shm")
 
 
-def steps(plan: Plan, *, where: Layout = LAYOUT, root: Path = Path("/")) -> tuple[Step, ...]:
-    """The mount plan.
+def steps(
+    plan: Plan, more: Iterable[Step] = (), *, where: Layout = LAYOUT, root: Path = Path("/")
+) -> tuple[Step, ...]:
+    """The mount plan. `more` is what the sandbox shows beside (GPUs).
 
     Raises:
         SandboxError: a toolchain is missing, writable, or lies where the sandbox's own folders are.
@@ -104,6 +106,7 @@ def steps(plan: Plan, *, where: Layout = LAYOUT, root: Path = Path("/")) -> tupl
         ("tmpfs", b"tmp", limits.tmp_bytes, limits.tmp_files, 0o1777),
         *_devices(limits),
         ("proc", b"proc"),
+        *more,
         *_toolchains(plan.toolchains, where),
         _writable(plan.work, where.work),
         _writable(plan.home, where.home),

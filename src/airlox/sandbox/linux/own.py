@@ -21,6 +21,7 @@ from airlox.sandbox.linux.talk import StepFailed, failures_told, run_step, tell
 
 _SIGKILL = 9
 _NO_FD = 0x7FFFFFFF
+_DEVICES = b"/tmp"  # covered in a mount namespace of its own
 _KINDS = {"d": 0o040000, "f": 0o100000, "c": 0o020000}
 
 
@@ -74,6 +75,30 @@ def take_clones(blueprint: Blueprint) -> dict[int, int]:
             # Before the uid is put on it is ours to say; in a user namespace we are that user.
             owner = (blueprint.uid if blueprint.uid >= 0 else os.getuid()) if own else -1
             clones[position] = _clone(source, kind, owner, attributes)  # type: ignore[arg-type]
+    if any(step[0] == "device" for step in blueprint.steps):
+        clones.update(_make_devices(blueprint))
+    return clones
+
+
+def _make_devices(blueprint: Blueprint) -> dict[int, int]:
+    """Clones of device files that belong to the job's user, of devices that only a group may open:
+    groups do not reach a job. They lie in a mount namespace that is left behind."""
+    run_step("devices", syscalls.unshare, syscalls.CLONE_NEWNS)
+    run_step("devices", syscalls.make_mounts_private)
+    options = ((b"size", b"0"), (b"mode", b"700"), (b"source", b"tmpfs"))
+    place = syscalls.new_filesystem(b"tmpfs", options, syscalls.ATTR_NOSUID)
+    run_step("devices", syscalls.attach, place, -100, _DEVICES)
+    clones = {}
+    for position, step in enumerate(blueprint.steps):
+        if step[0] == "device":
+            _, _, major, minor = step
+            path = b"%b/%d" % (_DEVICES, position)
+            number = os.makedev(major, minor)  # type: ignore[arg-type]
+            run_step("devices", os.mknod, path, _KINDS["c"] | 0o600, number)
+            run_step("devices", os.chown, path, blueprint.uid, blueprint.gid)
+            attributes = syscalls.ATTR_NOSUID | syscalls.ATTR_NOEXEC
+            clones[position] = _clone(path, "c", blueprint.uid, attributes)
+    os.close(place)
     return clones
 
 

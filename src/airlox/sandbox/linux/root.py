@@ -16,7 +16,7 @@ from airlox.sandbox.linux.talk import StepFailed, run_step
 _LOCKED_DOWN = syscalls.ATTR_NOSUID | syscalls.ATTR_NODEV
 _PROC_FLAGS = _LOCKED_DOWN | syscalls.ATTR_NOEXEC
 _STAGING = "/tmp"  # any folder will do: it is covered, then let go of
-FROZEN_IN_PROC = (b"sys", b"irq", b"bus", b"sysrq-trigger")
+FROZEN_IN_PROC = (b"sys", b"irq", b"bus", b"driver", b"sysrq-trigger")
 COVERED_IN_PROC = (b"kcore", b"keys", b"timer_list", b"kallsyms", b"sched_debug")
 """What of /proc speaks about the whole machine: read-only, and empty."""
 
@@ -123,6 +123,12 @@ def _do_bind(step: tuple, clone: int) -> None:  # type: ignore[type-arg]
     _attach(clone, step[1])
 
 
+def _do_device(step: tuple, clone: int) -> None:  # type: ignore[type-arg]
+    _make_parents(step[1])
+    _write(step[1], b"")
+    _attach(clone, step[1])
+
+
 _STEPS = {
     "dir": _do_dir,
     "file": _do_file,
@@ -131,6 +137,7 @@ _STEPS = {
     "proc": _do_proc,
     "pts": _do_pts,
     "bind": _do_bind,
+    "device": _do_device,
 }
 
 

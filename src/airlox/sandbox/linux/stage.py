@@ -33,7 +33,8 @@ def main(blueprint: Blueprint, built_fd: int) -> None:
             _limit(kind, value)
         syscalls.default_signals()
         if blueprint.landlock_abi:
-            run_step("landlock", landlock.enforce, blueprint.landlock_abi, blueprint.writable)
+            places = (blueprint.writable, blueprint.devices)
+            run_step("landlock", landlock.enforce, blueprint.landlock_abi, *places)
         run_step("descriptors", syscalls.close_on_exec_from, 3)
         if blueprint.filter:
             run_step("seccomp", syscalls.install_filter, blueprint.filter)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airlox.sandbox import probe as causes
 from airlox.sandbox.base import Layer, Network
-from airlox.sandbox.linux import landlock, layout, seccomp, syscalls
+from airlox.sandbox.linux import gpus, landlock, layout, seccomp, syscalls
 from airlox.sandbox.linux.blueprint import Blueprint
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """The walls of one sandbox. `user` is put on, None: ours stays. `without` is for tests only."""
+    """The walls of one sandbox. `user` is put on, None: ours stays. `offered` are the GPUs a job
+    sees. `without` is for tests only."""
 
     options: SandboxOptions
     layout: Layout
     user: JobUser | None = None
+    offered: gpus.Found = gpus.NOTHING
     without: frozenset[str] = frozenset()
 
     def blueprint(self, plan: Plan, given: Given, ends: Ends) -> Blueprint:
@@ -58,6 +60,7 @@ class Walls:
             cgroup_fds=given.cgroup_fds,
             control_fd=ends.control_fd,
             cwd=os.fsencode(plan.cwd),
+            devices=self.offered.devices,
             door_fd=given.door_fd,
             env=tuple((os.fsencode(name), os.fsencode(value)) for name, value in plan.env),
             filter=self._filter(),
@@ -70,11 +73,14 @@ class Walls:
             output_fds=(given.stdout_fd, given.stderr_fd),
             parent_pid=os.getpid(),
             rlimits=layout.rlimits(plan.limits, memory_back_stop=self._back_stop(given)),
-            steps=layout.steps(plan, where=self.layout),
+            steps=layout.steps(plan, gpus.steps(self.offered, self._owner()), where=self.layout),
             uid=self.user.uid if self.user else -1,
             userns_limit=not (self.options.allow_userns or "userns_limit" in self.without),
             writable=self._writable(),
         )
+
+    def _owner(self) -> tuple[int, int] | None:
+        return (self.user.uid, self.user.gid) if self.user else None
 
     def _filter(self) -> bytes:
         if "seccomp" in self.without:
