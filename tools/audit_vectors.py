@@ -164,7 +164,7 @@ APPROVAL, HELLO, JOB, RESULT, THANKS = 5, 6, 8, 11, 13
 def cases(verdict: Verdict, result: job.Result) -> list[Case]:
     story = _story(result)
 
-    def check(name: str, entries: Sequence[Entry], **given: str) -> Case:
+    def check(name: str, entries: Sequence[Entry], **given: Any) -> Case:
         lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
         return verdict(f"audit-{name}", "verify_audit", {"lines": lines, **given})
 
@@ -214,6 +214,7 @@ def cases(verdict: Verdict, result: job.Result) -> list[Case]:
         check("forgotten", [rest[0], gone, *rest[1:]]),
         check("forgotten-untold", rest),
         check("forgotten-but-a-text", [story[0], gone, *without(0, HELLO)]),
-        check("extract", [rest[0], extract, *rest[1:]]),
-        check("extract-said-late", [*story, extract]),
+        check("extract", [rest[0], extract, *rest[1:]], extract=True),
+        check("extract-not-asked-for", [rest[0], extract, *rest[1:]]),
+        check("extract-said-late", [*story, extract], extract=True),
     ]

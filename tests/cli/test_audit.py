@@ -109,12 +109,19 @@ class TestAPerson:
         assert "order: nothing" in text
         assert "clients that do not chain is missing or moved (here: 1)" in text
 
-    def test_what_was_forgotten(self) -> None:
-        story = Story()
-        entries = story.trail.entries
-        entries.insert(1, {"at_ms": 1, "event": "extract", "jobs": [story.job.ref.id]})
-        text = "\n".join(audit.report_lines(verify_audit(entries), "t"))
-        assert "all there was to 1 job: the trail is an extract" in text
+    def test_an_extract(
+        self, story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        mark = {"at_ms": 1, "event": "extract", "jobs": [story.job.ref.id]}
+        path = tmp_path / "extract"
+        lines = [story.lines[0], json.dumps(mark).encode(), *story.lines[1:]]
+        path.write_bytes(b"\n".join(lines))
+        assert main(["audit", "verify", str(path), "--extract"]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("VERIFIED as an extract: ")
+        assert "all there was to 1 job: the trail is an extract" in out
+        assert main(["audit", "verify", str(path)]) == 65
+        assert "only where that is asked for [extract]" in capsys.readouterr().out
 
 
 class TestAProgram:

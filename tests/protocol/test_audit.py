@@ -19,7 +19,7 @@ from airlox.protocol.audit import AuditReport, verify_audit
 from airlox.protocol.item import ItemRef, parse_envelope
 from airlox.protocol.keys import Role
 from airlox.protocol.manifest import Mode
-from airlox.protocol.payload import File, Text
+from airlox.protocol.payload import File, JobCancel, RunnerApprove, Text
 from support.crew import a_result
 from support.trails import BASE_URL, Story, TrailMaker
 from support.world import Person, World
@@ -117,6 +117,8 @@ class TestWhatHolds:
             entries,
             [line.decode() for line in story.lines],
             [json.dumps(entry, indent=None, sort_keys=True) + "\r\n" for entry in entries],
+            b"\n".join(story.lines),
+            b"\n".join(story.lines).decode(),
         ):
             assert verify_audit(lines) == whole
         spaced = [line for each in story.lines for line in (each, b"\n", b"  ")]
@@ -136,6 +138,34 @@ class TestWhatHolds:
                 ("rejected", story.spare.public),
             ]
         assert verify_audit(story.lines).decisions == ()
+
+    def test_decisions_are_the_owner_s_alone(self) -> None:
+        """P-AUD-6: what others sign decides nothing, whatever a relay puts beside it."""
+        story = Story()
+        cancel = JobCancel(job=story.job.ref)
+        trail = TrailMaker(World(full=True))
+        sender, box = trail.join(Role.SENDER), trail.join(Role.RUNNER, "box")
+        job = trail.job(sender)
+        trail.post(sender, JobCancel(job=job.ref), refs=[job.ref], blob=True)
+        trail.post(sender, cancel, refs=[story.job.ref], blob=True, chained=False)
+        link = trail.world.invite(BASE_URL, Role.OBSERVER).url()
+        report = verify_audit(trail.lines, invite=link)
+        assert report.verified
+        assert report.decisions == ()
+        assert report.jobs[0].cancelled_by == (sender.public,)
+        trail.post(sender, RunnerApprove(participant_pub=box.public), blob=True)
+        assert verify_audit(trail.lines, invite=link).decisions == ()
+
+    def test_a_cancel_is_of_the_very_job(self) -> None:
+        trail = TrailMaker(World(full=True))
+        owner, sender = trail.join(Role.OWNER), trail.join(Role.SENDER)
+        job, other = trail.job(sender), trail.job(sender)
+        ref = ItemRef(blob_sha256=other.ref.blob_sha256, id=job.ref.id)
+        trail.post(owner, JobCancel(job=ref), refs=[ref], blob=True, chained=False)
+        link = trail.world.invite(BASE_URL, Role.OBSERVER).url()
+        report = verify_audit(trail.lines, invite=link)
+        assert report.decisions == ()
+        assert [job.cancelled_by for job in report.jobs] == [(), ()]
 
     def test_without_links_nothing_is_said_of_order(self) -> None:
         """P-AUD-5: 0.1.0 clients do not chain."""
@@ -625,16 +655,20 @@ class TestForgetting:
         kept = self.without(trail, set(jobs[:1]) | set(jobs[2:]))
         kept = [e for e in kept if "seq" not in e or b"text" not in msgspec.json.encode(e)]
         marked = {"at_ms": 1, "event": "extract", "jobs": [jobs[1]]}
-        report = verify_audit([kept[0], marked, *kept[1:]])
+        entries = [kept[0], marked, *kept[1:]]
+        report = verify_audit(entries, extract=True)
         assert report.verified, report.problems
         assert report.extract_of == 1
         assert [job.job for job in report.jobs] == [jobs[1]]
-        assert not verify_audit(kept).verified
+        assert not verify_audit(kept, extract=True).verified
+        # a relay does not get away with an extract where all was asked for
+        report = verify_audit(entries)
+        assert {problem.code for problem in report.problems} == {"extract", "missing"}
 
     def test_an_extract_is_marked_at_its_start(self) -> None:
         trail, _, _, jobs = self.story()
         trail.add("extract", jobs=jobs)
-        assert codes(verify_audit(trail.lines)) == [(len(trail.lines), "order")]
+        assert codes(verify_audit(trail.lines, extract=True)) == [(len(trail.lines), "order")]
 
 
 class TestBounds:

@@ -363,7 +363,8 @@ def _read_mark(i: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _verify_audit(i: dict[str, Any]) -> dict[str, Any]:
-    report = audit.verify_audit(i["lines"], session_id=i.get("session_id"), invite=i.get("invite"))
+    wanted = {name: i[name] for name in ("session_id", "invite", "extract") if name in i}
+    report = audit.verify_audit(i["lines"], **wanted)
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))
     proved = ("session_id", "is_expected", "items", "linked", "unchained", "maybe_forgotten")
     for person in found["people"]:

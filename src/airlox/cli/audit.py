@@ -62,13 +62,18 @@ def add_arguments(parser: Parser, command: str) -> bool:
     verify = actions.add(
         "verify",
         "Check the audit trail of a session, offline",
-        details="The trail is what airlox session audit prints, or a file of a relay's "
-        "--audit-dir. No relay is asked and no key is needed; with a link, what the owner decided "
-        "on runners is read too, where the trail has it. Ends with "
+        details="The trail is what airlox session audit prints, or, with --extract, a file of a "
+        "relay's --audit-dir. No relay is asked and no key is needed; with a link, what the owner "
+        "decided on runners is read too, where the trail has it. Ends with "
         f"{EXIT_NOT_VERIFIED} when something is wrong with the trail.",
         example="airlox audit verify trail.jsonl",
     )
     verify.add_argument("file", metavar="FILE", help="the trail; - reads standard input")
+    verify.add_argument(
+        "--extract",
+        action="store_true",
+        help="take what a relay wrote down before it forgot jobs, which tells of these alone",
+    )
     group = verify.add_argument_group("which session it must be of (else it says which it is)")
     group.add_argument("--session-id", type=_session_id, metavar="ID", help="its id, ax_…")
     group.add_argument(
@@ -95,11 +100,12 @@ def run(args: Namespace, voice: Voice) -> int:
     from airlox.protocol.audit import verify_audit
 
     invite = options.read_invite(args, {}) if args.invite or args.invite_file else None
+    wanted = {"session_id": args.session_id, "invite": invite, "extract": args.extract}
     if args.file == "-":
-        report = verify_audit(_lines(sys.stdin.buffer), session_id=args.session_id, invite=invite)
+        report = verify_audit(_lines(sys.stdin.buffer), **wanted)
     else:
         with open(args.file, "rb") as trail:
-            report = verify_audit(_lines(trail), session_id=args.session_id, invite=invite)
+            report = verify_audit(_lines(trail), **wanted)
     if voice.json:
         voice.document(report_shape(report))
     else:
@@ -150,8 +156,9 @@ def report_lines(report: AuditReport, file: str) -> Iterator[str]:
 
 def _verdict(report: AuditReport, file: str) -> str:
     name = "standard input" if file == "-" else path_text(file)
+    what = "" if report.extract_of is None else " as an extract"
     if report.verified:
-        return f"VERIFIED: nothing is wrong in the {_count(report.lines, 'line')} of {name}"
+        return f"VERIFIED{what}: nothing is wrong in the {_count(report.lines, 'line')} of {name}"
     found = _count(len(report.problems) + report.more_problems, "problem")
     return f"NOT VERIFIED: {found} in the {_count(report.lines, 'line')} of {name}"
 

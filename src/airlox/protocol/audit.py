@@ -36,7 +36,7 @@ from airlox.protocol.encoding import (
     parse_session_id,
 )
 from airlox.protocol.invite import Invite, check_invite, parse_invite
-from airlox.protocol.item import Envelope, Kind, parse_envelope, verify_item_digest
+from airlox.protocol.item import Envelope, ItemRef, Kind, parse_envelope, verify_item_digest
 from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.manifest import Feature, Manifest, Mode, parse_manifest
 from airlox.protocol.payload import JobCancel, RunnerApprove, RunnerReject
@@ -136,24 +136,35 @@ class AuditReport(msgspec.Struct, frozen=True):
 
 
 def verify_audit(
-    lines: Iterable[bytes | str | Mapping[str, Any]],
+    lines: bytes | str | Iterable[bytes | str | Mapping[str, Any]],
     *,
     session_id: str | None = None,
     invite: str | None = None,
+    extract: bool = False,
 ) -> AuditReport:
-    """Checks an audit trail, as lines or as what `Session.audit` gives; needs no relay.
+    """Checks an audit trail, whole, as lines, or as what `Session.audit` gives; needs no relay.
 
     `session_id` or `invite` say which session it must be of. With the invite of a full session the
-    owner's decisions on runners are opened too. What is wrong with the trail is in the report;
-    raises ValidationError only for a malformed `session_id` or `invite`.
+    owner's decisions on runners are opened too. `extract` takes what a relay wrote down before it
+    forgot jobs, which tells of these alone. What is wrong with the trail is in the report; raises
+    ValidationError only for a malformed `session_id` or `invite`.
     """
     check = TrailCheck(
         None if session_id is None else parse_session_id(session_id),
         None if invite is None else parse_invite(invite),
+        extract=extract,
     )
-    for line in lines:
+    for line in _split(lines):
         check.step(line)
     return check.report()
+
+
+def _split(
+    lines: bytes | str | Iterable[bytes | str | Mapping[str, Any]],
+) -> Iterable[bytes | str | Mapping[str, Any]]:
+    if isinstance(lines, bytes):
+        return lines.split(b"\n")
+    return lines.split("\n") if isinstance(lines, str) else lines
 
 
 # ── what is kept meanwhile ───────────────────────────────────────────────────────────────────
@@ -215,7 +226,14 @@ class _Contradiction(OrderError):
 class TrailCheck:
     """Takes a trail line by line; never raises for what a line holds."""
 
-    def __init__(self, session_id: SessionId | None = None, invite: Invite | None = None) -> None:
+    def __init__(
+        self,
+        session_id: SessionId | None = None,
+        invite: Invite | None = None,
+        *,
+        extract: bool = False,
+    ) -> None:
+        self._takes_extracts = extract
         self._expected = session_id
         self._invite = invite
         self._manifest: Manifest | None = None
@@ -395,7 +413,7 @@ class TrailCheck:
 
     def _note_cancel(self, person: _Person, envelope: Envelope) -> None:
         refs = chosen_refs(envelope.header)
-        job = self._jobs.get(ItemId(refs[0].id)) if refs else None
+        job = self._jobs.get(ItemId(refs[0].id)) if refs and self._is_here(refs[0]) else None
         if job is None or (person.role is not Role.OWNER and person.key != job.author):
             return
         if person.key not in job.cancelled_by:
@@ -416,7 +434,7 @@ class TrailCheck:
             return
         if len(blob) != envelope.blob_size or sha256(blob) != b64u_decode(entry.blob_sha256):
             raise ValidationError("the bytes beside the item are not those its author signed")
-        if self._invite is None:
+        if self._invite is None or person.role is not Role.OWNER:
             return
         meta, _ = open_checked(self._terms, person.cert, envelope, blob, self._invite.session_key)
         match meta:
@@ -424,11 +442,16 @@ class TrailCheck:
                 what = "approved"
             case RunnerReject(participant_pub=about):
                 what = "rejected"
-            case JobCancel(job=job):
+            case JobCancel(job=job) if self._is_here(job):
                 what, about = "cancelled", job.id
             case _:
                 return
         self._decisions.append(Decision(self._line, envelope.id, what, about))
+
+    def _is_here(self, ref: ItemRef) -> bool:
+        """Whether a job is in the trail with just these bytes."""
+        job = self._jobs.get(ItemId(ref.id))
+        return job is not None and job.blob_sha256 == ref.blob_sha256
 
     # ── the relay's word ────────────────────────────────────────────────────────────────────
 
@@ -502,6 +525,12 @@ class TrailCheck:
     def _on_extract(self, entry: trail.Extract) -> None:
         if self._extract is not None or self._people or self._items:
             raise OrderError("what the trail is an extract of is said right after its manifest")
+        if not self._takes_extracts:
+            raise OrderError(
+                f"the trail is an extract that tells of {len(entry.jobs)} job(s) alone; it is "
+                "taken as one only where that is asked for",
+                code="extract",
+            )
         self._extract = len(entry.jobs)
         self._chain = Chain(whole=False)  # what is not here is told elsewhere
 
