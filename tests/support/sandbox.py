@@ -9,6 +9,7 @@ an ordinary user, the tests are that user, and the cases "as root" are skipped.
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 import shutil
@@ -116,6 +117,8 @@ def started(
     finally:
         process.kill()
         process.communicate()
+        # of a driver that was killed; there may be few of them on a machine
+        ctypes.CDLL(None).mq_unlink(b"/" + sandbox_driver.queue_name(process.pid).encode())
 
 
 def need(user: str, builder: str | None = None) -> None:

@@ -38,7 +38,6 @@ from airlox.sandbox.local import LocalSandbox
 
 _libc = ctypes.CDLL(None)
 _KEY = 0x41520000 | os.getpid() & 0xFFFF
-_QUEUE = f"airlox-{os.getpid()}"
 SECRET = "correct-horse-battery-staple"
 KEPT_OUTPUT_BYTES = 64 * 1024
 PRELUDE = """
@@ -70,6 +69,11 @@ def write(path, content=b"x"):
     with open(path, "wb", buffering=0) as file:
         file.write(content)
 """
+
+
+def queue_name(pid: int) -> str:
+    """What the driver with this pid calls its message queue."""
+    return f"airlox-{pid}"
 
 
 def main() -> None:
@@ -253,7 +257,9 @@ class _Bait:
         os.set_inheritable(readable, True)
         self._shm_id = _libc.shmget(_KEY, 4096, 0o1666)
         self._semaphores_id = _libc.semget(_KEY, 1, 0o1666)
-        self._queue = _libc.mq_open(b"/" + _QUEUE.encode(), os.O_RDWR | os.O_CREAT, 0o666, None)
+        self._queue = _libc.mq_open(
+            b"/" + queue_name(os.getpid()).encode(), os.O_RDWR | os.O_CREAT, 0o666, None
+        )
         return {
             "secret": str(secret),
             "backwards": SECRET[::-1],
@@ -264,7 +270,7 @@ class _Bait:
             "socket": path,
             "fd": readable,
             "key": _KEY,
-            "queue": _QUEUE,
+            "queue": queue_name(os.getpid()),
             "names": [socket.gethostname(), *_accounts()],
         }
 
@@ -276,7 +282,7 @@ class _Bait:
         _libc.shmctl(self._shm_id, 0, None)
         _libc.semctl(self._semaphores_id, 0, 0)
         os.close(self._queue)
-        _libc.mq_unlink(b"/" + _QUEUE.encode())
+        _libc.mq_unlink(b"/" + queue_name(os.getpid()).encode())
 
     def _listen(self, family: int, address: Any) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
