@@ -16,11 +16,12 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
-from airlox.sandbox.base import STDERR, Cause, Outcome, Report
+from airlox.sandbox.base import STDERR, Cause, Network, Outcome, Report
 from airlox.sandbox.container import arguments, causes, walls
 from airlox.sandbox.container.gauge import Gauge, own_parent
 from airlox.sandbox.container.ready import Ready, ask, make_ready
@@ -34,10 +35,12 @@ from airlox.sandbox.watch import Watch, breach_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from airlox.sandbox.base import Layout, OutputSink, Plan, SandboxOptions
     from airlox.sandbox.container.engine import State
+    from airlox.sandbox.container.wayout import WayOut
 
 _KILL_S = 20.0
 _SAID_BYTES = 512
@@ -65,7 +68,8 @@ class DockerSandbox:
             ready = self._ready()
         except SandboxError as error:
             return Report(self.name, "docker", walls.none(error), False, error)
-        layers = walls.standing(ready)
+        listed = self._options.network is Network.ALLOW_LIST
+        layers = walls.standing(ready, self._options.hosts if listed else ())
         missing = first_missing(layers, self._options.require_layers)
         builder, digest = ready.facts.name, ready.image.digest
         return Report(self.name, builder, layers, missing is None, missing, image=digest)
@@ -117,22 +121,30 @@ class DockerSandbox:
         heard = _Heard(on_output)
         name = arguments.new_name()
         with OutputPipes(heard) as pipes:
-            try:
-                container = await self._make(ready, plan, name, gauge)
-                job = RunningContainer(ready.engine, container, gauge)
+            async with _way_out(ready, plan) as way_out:
                 try:
-                    await job.start(pipes.stdout_fd, pipes.stderr_fd)
-                    pipes.start()
-                    outcome = await self._see_through(job, plan, cancel, gauge, heard, on_started)
+                    network = way_out.network if way_out else None
+                    container = await self._make(ready, plan, name, gauge, network)
+                    job = RunningContainer(ready.engine, container, gauge)
+                    try:
+                        await job.start(pipes.stdout_fd, pipes.stderr_fd)
+                        pipes.start()
+                        outcome = await self._see_through(
+                            job, plan, cancel, gauge, heard, on_started
+                        )
+                    finally:
+                        await job.close()
                 finally:
-                    await job.close()
-            finally:
-                await self._remove(ready, name, gauge)
+                    await self._remove(ready, name, gauge)
             pipes.finish()
-        return outcome
+        return replace(outcome, egress=way_out.proxy.seen() if way_out else None)
 
-    async def _make(self, ready: Ready, plan: Plan, name: str, gauge: Gauge) -> str:
-        words = arguments.create(plan, ready.shape, name=name, cgroup_parent=gauge.argument)
+    async def _make(
+        self, ready: Ready, plan: Plan, name: str, gauge: Gauge, network: str | None
+    ) -> str:
+        words = arguments.create(
+            plan, ready.shape, name=name, cgroup_parent=gauge.argument, joins=network
+        )
         environment = arguments.environment(plan)
         making = asyncio.create_task(
             asyncio.to_thread(ready.engine.create, words, environment=environment)
@@ -201,6 +213,15 @@ class DockerSandbox:
         if self._found is None:
             self._found = make_ready(self._options, self.owner())
         return self._found
+
+
+def _way_out(ready: Ready, plan: Plan) -> AbstractAsyncContextManager[WayOut | None]:
+    """What lets the container out where only named hosts may be reached."""
+    if plan.network is not Network.ALLOW_LIST:
+        return nullcontext()
+    from airlox.sandbox.container.wayout import way_out  # most runners have no use for it
+
+    return way_out(ready, plan.hosts)
 
 
 class _Heard:

@@ -29,6 +29,7 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where an image says nothing of it."""
 
 _MEMLOCK_BYTES = 64 * 1024
+_HOLD_MEMORY_BYTES = 64 * 1024 * 1024
 _VOLUME_BYTES = 64 * 1024 * 1024
 # The engine's command reads the file line by line, and no longer line than this.
 _LINE_BYTES = 60_000
@@ -58,9 +59,17 @@ def new_name() -> str:
     return f"airlox-{os.urandom(8).hex()}"
 
 
-def create(plan: Plan, shape: Shape, *, name: str, cgroup_parent: str | None) -> tuple[str, ...]:
+def create(
+    plan: Plan,
+    shape: Shape,
+    *,
+    name: str,
+    cgroup_parent: str | None,
+    joins: str | None = None,
+) -> tuple[str, ...]:
     """What follows `create`: options, the image, and the plan's command.
 
+    `joins` is a network that was made for this container where only named hosts may be reached.
     Raises SandboxError where the plan cannot be put into a container.
     """
     limits = plan.limits
@@ -69,7 +78,7 @@ def create(plan: Plan, shape: Shape, *, name: str, cgroup_parent: str | None) ->
     options = [
         f"--name={name}",
         f"--label={shape.label}",
-        f"--hostname={HOST_NAME}",
+        *((f"--hostname={HOST_NAME}",) if joins is None else ()),  # else it is its network's
         "--init",
         "--pull=never",
         "--no-healthcheck",
@@ -79,7 +88,7 @@ def create(plan: Plan, shape: Shape, *, name: str, cgroup_parent: str | None) ->
         "--security-opt=no-new-privileges",
         "--ipc=private",
         "--cgroupns=private",
-        f"--network={_network(plan)}",
+        f"--network={joins or _network(plan)}",
         f"--user={uid}:{gid}",
         *(("--userns=keep-id", "--http-proxy=false") if shape.podman and shape.keep_id else ()),
         *_limits(limits),
@@ -93,6 +102,32 @@ def create(plan: Plan, shape: Shape, *, name: str, cgroup_parent: str | None) ->
         f"--entrypoint={program}",
     ]
     return (*options, shape.image, *words)
+
+
+def hold(shape: Shape, *, name: str) -> tuple[str, ...]:
+    """What follows `create` for a container that holds a network for another and does nothing."""
+    uid, gid = shape.user
+    return (
+        f"--name={name}",
+        f"--label={shape.label}",
+        f"--hostname={HOST_NAME}",
+        "--interactive",  # so that its standard input stays open
+        "--pull=never",
+        "--no-healthcheck",
+        "--log-driver=none",
+        "--read-only",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        "--network=none",
+        f"--user={uid}:{gid}",
+        "--pids-limit=4",
+        f"--memory={_HOLD_MEMORY_BYTES}",
+        *(() if shape.runtime is None else (f"--runtime={shape.runtime}",)),
+        "--entrypoint=/bin/sh",
+        shape.image,
+        "-c",
+        "read line",
+    )
 
 
 def environment(plan: Plan) -> bytes:

@@ -66,7 +66,7 @@ _CAUSES = {
         "what it says names the cause; `docker info` shows what it can do",
     ),
     "allow_hosts_unsupported": (
-        "containers cannot be held to a list of hosts",
+        "containers cannot be held to a list of hosts here",
         "use `--sandbox local`, or leave out --allow-host",
     ),
     "cgroup_none": (

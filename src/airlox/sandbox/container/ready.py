@@ -53,14 +53,17 @@ def make_ready(options: SandboxOptions, owner: tuple[int, int] | None) -> Ready:
 
     Raises SandboxError.
     """
-    if options.network is Network.ALLOW_LIST:
-        raise causes.refusal("allow_hosts_unsupported")
     engine = open_engine()
     facts = engine.facts()
     if not facts.linux:
         raise causes.refusal("engine_not_linux")
     if facts.remaps:
         raise causes.refusal("engine_remaps")
+    listed = options.network is Network.ALLOW_LIST
+    if listed:
+        from airlox.sandbox.container import wayout  # most runners have no use for it
+
+        wayout.check(facts, options.container_runtime)
     label = label_of(options.state_dir)
     engine.remove(engine.containers(label))
     if os.geteuid() == 0:
@@ -77,7 +80,10 @@ def make_ready(options: SandboxOptions, owner: tuple[int, int] | None) -> Ready:
         volumes=image.volumes,
         accounts=_write_accounts(options.state_dir, _user(facts, owner)),
     )
-    return Ready(engine, facts, image, shape, _try_out(engine, facts, image, shape, options, owner))
+    has_shell = _try_out(engine, facts, image, shape, options, owner)
+    if listed:
+        wayout.try_out(engine, shape, has_shell=has_shell)
+    return Ready(engine, facts, image, shape, has_shell)
 
 
 def ask(

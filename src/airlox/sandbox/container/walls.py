@@ -8,12 +8,14 @@ from airlox.sandbox.base import Layer
 from airlox.sandbox.container import causes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airlox.errors import SandboxError
     from airlox.sandbox.container.ready import Ready
 
 
-def standing(ready: Ready) -> tuple[Layer, ...]:
-    """What stands once a container was made and worked."""
+def standing(ready: Ready, hosts: Sequence[str]) -> tuple[Layer, ...]:
+    """What stands once a container was made and worked. `hosts` are all that jobs may reach."""
     facts, shape = ready.facts, ready.shape
     limited = facts.limits_memory and facts.limits_processes
     uid = shape.user[0]
@@ -24,7 +26,7 @@ def standing(ready: Ready) -> tuple[Layer, ...]:
         Layer("userns", True, "user ids of its own")
         if facts.rootless
         else _off("userns", "shared_users"),
-        Layer("network", True, "none but loopback, unless the job may use the network"),
+        Layer("network", True, f"none but loopback, {_way_out(hosts)}"),
         Layer("mounts", True, "read-only image; work, out, home and tmp writable"),
         Layer("capabilities", True, "none; no new privileges"),
         Layer("seccomp", True, "the engine's") if facts.seccomp else _off("seccomp", "seccomp_off"),
@@ -40,6 +42,12 @@ def standing(ready: Ready) -> tuple[Layer, ...]:
 def none(refused: SandboxError) -> tuple[Layer, ...]:
     """Nothing stands when the trial failed."""
     return (Layer("walls", False, refused.message, refused.code, refused.hint),)
+
+
+def _way_out(hosts: Sequence[str]) -> str:
+    if hosts:
+        return f"and a way out to {', '.join(hosts)}"
+    return "unless the job may use the network"
 
 
 def _off(name: str, code: str) -> Layer:
