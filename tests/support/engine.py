@@ -23,7 +23,8 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -89,7 +90,8 @@ class Engine:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        self.folder.mkdir(mode=0o711, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
+        self.folder.chmod(0o711)
         inner = (
             "ip link set lo up && exec dockerd --iptables=false --ip6tables=false --ip-masq=false "
             f"--bip={BRIDGE}/24 --host={self.host} --data-root={self.folder}/{_DATA} "
@@ -144,6 +146,25 @@ class Engine:
 
     def _last_words(self) -> str:
         return (self.folder / "log").read_text()[-4000:]
+
+
+@contextmanager
+def one_more() -> Iterator[Engine]:
+    """An engine for one test alone, to be stopped and started."""
+    engine = Engine(Path(tempfile.mkdtemp(prefix="airlox-engine-")))  # short, for its sockets
+    engine.start()
+    try:
+        _make_images(engine)
+        yield engine
+    finally:
+        engine.remove()
+
+
+@cache
+def runtime() -> str:
+    """The runtime of sessions whose Python jobs the image can run."""
+    version = "import sys; print(f'python3.{sys.version_info[1]}')"
+    return use().docker("run", "--rm", "--network=none", PYTHON, "python3", "-c", version).strip()
 
 
 def use() -> Engine:

@@ -119,7 +119,7 @@ def with_image(options: RunnerOptions, state_dir: Path, wanted: Wanted, say: Say
     _fetch(engine, name, say)
     if options.image is None and wanted.packages:
         name = _made(engine, name, options, state_dir, wanted, say)
-    return replace(options, image=name)
+    return replace(options, image=name, image_base=None)
 
 
 class ImageSupply:
