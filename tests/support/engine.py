@@ -54,7 +54,12 @@ _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin
 def is_here() -> bool:
     """Whether an engine can be started on this machine, and images made for it."""
     tools = all(shutil.which(name, path=_PATH) for name in COMMANDS)
-    return os.geteuid() == 0 and tools and _BUSYBOX.exists()
+    return os.geteuid() == 0 and tools and _is_static(_BUSYBOX)
+
+
+def _is_static(program: Path) -> bool:
+    """Whether it needs no library: a root file system of its own has none."""
+    return program.exists() and b"/ld-linux" not in program.read_bytes()
 
 
 @dataclass(frozen=True)
