@@ -24,6 +24,7 @@ CHAPTERS = {
     "test_runners.py": "Runners",
     "test_caches.py": "Caches",
     "test_ends.py": "Revoking, closing, audit",
+    "test_audit.py": "Checking audit trails",
     "test_mcp.py": "The MCP server of 0.1.0",
     "test_full.py": "0.1.0 and sessions that use more",
 }

@@ -17,7 +17,7 @@ CODE = (
 )
 QUICK = (Side.OURS, Side.THEIRS, Side.THEIRS)
 MIXES = [
-    pytest.param(mix, id=names_of(mix), marks=[] if mix == QUICK else [pytest.mark.slow])
+    pytest.param(*mix, id=names_of(mix), marks=[] if mix == QUICK else [pytest.mark.slow])
     for mix in mixes(3)
 ]
 """Owner, sender, runner."""
@@ -33,10 +33,11 @@ def verified(room: Room, name: str) -> Any:
     return report
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_a_session_with_a_job(execute_room_by: RoomMaker, mix: tuple[Side, ...]) -> None:
+@pytest.mark.parametrize(("owner_side", "sender_side", "runner_side"), MIXES)
+def test_the_trail_of_a_session_with_a_job(
+    execute_room_by: RoomMaker, owner_side: Side, sender_side: Side, runner_side: Side
+) -> None:
     """P-AUD-2, P-AUD-5: links of ours count, and nobody misses those of 0.1.0."""
-    owner_side, sender_side, runner_side = mix
     room = execute_room_by(owner_side)
     sender = room.person("sender", sender_side)
     (room.folder / "notes.md").write_text("read me")
@@ -59,7 +60,7 @@ def test_a_session_with_a_job(execute_room_by: RoomMaker, mix: tuple[Side, ...])
     assert roles["sender"]["cut_off"] == "revoked"
     assert roles["sender"]["linked"] == (2 if sender_side is Side.OURS else 0)
     assert roles["runner"]["items"] == {"file": 1, "result": 1}
-    posted = zip(mix, (1, 3, 2), strict=True)
+    posted = ((owner_side, 1), (sender_side, 3), (runner_side, 2))
     assert report["unchained"] == sum(count for side, count in posted if side is Side.THEIRS)
 
 
