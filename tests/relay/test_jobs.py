@@ -42,7 +42,7 @@ def test_a_job_from_post_to_result(relay: RelayThread) -> None:
     item = crew.job()
     with crew.http.stream(wire.runner_stream(crew.sid), runner.token) as stream:
         answer = crew.submit(item)
-        assert (answer.status, answer.json) == (201, {"runner": runner.public})
+        assert (answer.status, answer.json) == (201, {"runner": runner.public, "seq": 3})
         told = stream.until("job_assigned")
         assert json.loads(told.data) == {"job": item.ref.id}
     assert crew.state(item) == ("assigned", None)
@@ -67,7 +67,7 @@ def test_a_job_sent_again_is_one_job(relay: RelayThread) -> None:
     crew = Crew(relay)
     runner = crew.runner()
     item = crew.job()
-    assert crew.submit(item).json == crew.submit(item).json == {"runner": runner.public}
+    assert crew.submit(item).json == crew.submit(item).json == {"runner": runner.public, "seq": 3}
     assert [e["kind"] for e in crew.owner.events()].count("item") == 1
 
 
@@ -123,7 +123,7 @@ def test_without_approval_every_runner_will_do(relay: RelayThread) -> None:
     crew = Crew(relay, limits=job_limits(False, approve_runners=False))
     runner = crew.runner(ready=False)
     crew.beat(runner)
-    assert crew.submit(crew.job()).json == {"runner": runner.public}
+    assert crew.submit(crew.job()).json == {"runner": runner.public, "seq": 3}
 
 
 def test_an_open_stream_counts_as_online(relay: RelayThread, clock: Clock) -> None:

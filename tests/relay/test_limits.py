@@ -425,6 +425,17 @@ def want_pause_s(scene: Scene) -> None:
     assert [wants(), wants()] == [2, 2]
 
 
+@held(newcomer_grace_s=60)
+def newcomer_grace_s(scene: Scene) -> None:
+    item = scene.owner.say("before")
+    path = wire.blob(scene.sid, item.ref.id)
+    assert scene.join(Role.OBSERVER).status == 201
+    assert scene.sender.post(wire.ack(scene.sid, item.ref.id)).status == 204
+    assert scene.owner.get(path).status == 200
+    scene.clock.turn(60)
+    until(lambda: scene.owner.get(path).status == 410, "eviction")
+
+
 @held(online_timeout_s=20)
 def online_timeout_s(scene: Scene) -> None:
     scene.crew.runner()

@@ -101,6 +101,9 @@ class Config:
     max_wants: int = _count(100, 1, 10_000, "blobs one participant may be waiting for")
     want_lifetime_s: int = _count(600, 1, 86_400, "how long a request for an evicted blob stands")
     want_pause_s: int = _count(240, 0, 86_400, "time after which a request is announced again")
+    newcomer_grace_s: int = _count(
+        600, 0, 7 * 86_400, "blobs from before somebody joined are kept for them this long"
+    )
     # connections and transfers
     max_connections: int = _count(20_000, 1, 1_000_000, "connections at one time")
     max_connections_per_address: int = _count(

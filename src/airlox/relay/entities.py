@@ -20,6 +20,8 @@ STANDING: Final = ((Kind.EVENT, Role.OWNER), (Kind.RUNNER_INFO, Role.RUNNER))
 """What newcomers need to know who runs jobs, by kind and author: approvals, what runners offer."""
 STANDING_BLOB_BYTES: Final = 32 * KIB
 """The longest reason of a rejection fits."""
+RUNNERS_READ: Final = (Kind.FILE, Kind.EVENT)
+"""What runners fetch of others, beside the jobs they are given."""
 
 
 class Event(NamedTuple):
@@ -112,6 +114,7 @@ class StoredItem:
         "kind",
         "named",
         "names",
+        "present",
         "seq",
         "size",
         "stands",
@@ -119,9 +122,16 @@ class StoredItem:
     )
 
     def __init__(
-        self, record: records.Posted, seq: int, author: Participant, envelope_sha256: bytes
+        self,
+        record: records.Posted,
+        seq: int,
+        author: Participant,
+        present: int,
+        envelope_sha256: bytes,
     ) -> None:
         self.seq = seq
+        self.present = present
+        """Those who had joined when it was posted, as a set of bits."""
         self.kind = record.kind
         self.size = record.size
         self.blob_sha256 = record.blob_sha256

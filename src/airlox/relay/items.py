@@ -297,9 +297,8 @@ class Items:
         await self.evict_if_delivered(session, ItemId(item_id))
 
     async def evict_if_delivered(self, session: Session, item_id: ItemId) -> None:
-        """Drops a blob once everybody it is for has it. With nobody to have it, it stays."""
-        item = session.items.get(item_id)
-        if item is not None and session.is_delivered(item):
+        """Drops a blob once everybody it is kept for has it. With nobody to have it, it stays."""
+        if item_id in session.items and session.is_delivered(item_id):
             await self._evict(session, [item_id])
 
     async def evict_all_delivered(self, session: Session) -> None:
@@ -309,7 +308,7 @@ class Items:
             delivered = [
                 item_id
                 for item_id in item_ids[at : at + EVICT_AT_ONCE]
-                if item_id in session.items and session.is_delivered(session.items[item_id])
+                if item_id in session.items and session.is_delivered(item_id)
             ]
             if session.is_closed:
                 return

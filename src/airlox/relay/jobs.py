@@ -260,6 +260,7 @@ class Jobs:
             result = {"envelope": envelope.document, "seq": seq}
             self._core.hub.tell_job(session.id, job.id, _message(EventKind.ITEM, result))
             self._announce(session, job)
+        await self._items.evict_if_delivered(session, job.id)
         return seq
 
     def _job_answered(self, session: Session, runner: Participant, envelope: Envelope) -> Job:
@@ -320,6 +321,8 @@ class Jobs:
         record = records.JobChanged(self._core.clock.now_ms(), job.id, state, job.runner, reason)
         await self._core.write(session, record)
         self._announce(session, job)
+        if not job.is_active:  # its runner may have been the last it was kept for
+            await self._items.evict_if_delivered(session, job.id)
 
     def _announce(self, session: Session, job: Job) -> None:
         """Tells the runner and the job's own streams what has become of it."""

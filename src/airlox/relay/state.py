@@ -24,7 +24,7 @@ from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
 from airlox.relay.clock import Clock
-from airlox.relay.entities import Event, Job, Pack, PackSet, Participant, StoredItem
+from airlox.relay.entities import RUNNERS_READ, Event, Job, Pack, PackSet, Participant, StoredItem
 from airlox.relay.gates import Place
 from airlox.relay.records import AnyRecord
 
@@ -76,6 +76,7 @@ class Session:
         self.revoked_roles: set[Role] = set()
         self.active_bits = 0
         """Participants whose tokens live, as a set of bits."""
+        self._runner_bits = 0
         self.items: dict[ItemId, StoredItem] = {}
         self.jobs: dict[ItemId, Job] = {}
         self.active_jobs: dict[ItemId, Job] = {}
@@ -110,6 +111,11 @@ class Session:
         self.incoming_bytes = 0
         self.someone_left = False
         """Blobs may have been kept for nobody else; the sweeper looks."""
+        self._newcomers: dict[int, int] = {}
+        """Bits of those who joined lately, and when, in ticks; they may fetch what came before."""
+        self._newcomer_bits = 0
+        self._asked: dict[ItemId, tuple[int, int]] = {}
+        """Blobs that came back, the bits of those who asked, and when it came, in ticks."""
         self.dropped: list[str] = []
         """Names of blobs that `apply` let go of; whoever applies takes them from the store."""
         self._recent: list[tuple[int, bytes]] = [(-1, b"")] * RECENT_EVENTS
@@ -148,16 +154,43 @@ class Session:
             seq += 1
         return found
 
-    def recipients(self, item: StoredItem) -> int:
-        """Who should store the item's blob: everybody who is here, but its author."""
-        return self.active_bits & ~item.author.bit
-
-    def is_delivered(self, item: StoredItem) -> bool:
-        """Whether the item's blob may go: everybody it is for has it, and there is somebody."""
+    def is_delivered(self, item_id: ItemId) -> bool:
+        """Whether the item's blob may go: everybody it is kept for has it, and somebody has."""
+        item = self.items[item_id]
         if item.stands or not item.has_blob or item.is_leaving:
             return False
-        recipients = self.recipients(item)
-        return bool(recipients) and not recipients & ~item.acks
+        readers = self._readers(item_id, item)
+        return bool(readers & item.acks) and not self._kept_for(item_id, item, readers) & ~item.acks
+
+    def _readers(self, item_id: ItemId, item: StoredItem) -> int:
+        """Who ever fetches the item's blob, also of those who have left: never its author, and of
+        the runners only those that read what it is."""
+        readers = (1 << len(self.participants)) - 1
+        if item.kind not in RUNNERS_READ:
+            readers &= ~self._runner_bits
+            job = self.active_jobs.get(item_id)
+            if job is not None and job.runner is not None:
+                readers |= self._bit(job.runner)
+        return readers & ~item.author.bit
+
+    def _kept_for(self, item_id: ItemId, item: StoredItem, readers: int) -> int:
+        """Those whom the blob waits for: who was there when it was posted, who joined lately, who
+        asked for it."""
+        asked, _ = self._asked.get(item_id, (0, 0))
+        expected = item.present | self._newcomer_bits | asked
+        return self.active_bits & readers & expected
+
+    def forget_latecomers(self, newcomers_ms: int, asked_ms: int) -> bool:
+        """Lets go of those who joined, and who asked for blobs, before some ticks and did not
+        come for them; whether there were any."""
+        late = [bit for bit, since_ms in self._newcomers.items() if since_ms <= newcomers_ms]
+        for bit in late:
+            del self._newcomers[bit]
+            self._newcomer_bits &= ~bit
+        unfetched = [item for item, (_, since) in self._asked.items() if since <= asked_ms]
+        for item in unfetched:
+            del self._asked[item]
+        return bool(late or unfetched)
 
     def blob_names(self) -> set[str]:
         """Names of all blobs the session should have."""
@@ -216,6 +249,10 @@ class Session:
         self.participants[participant.key] = participant
         self.by_token[record.token_sha256] = participant
         self.active_bits |= participant.bit
+        if participant.role is Role.RUNNER:
+            self._runner_bits |= participant.bit
+        self._newcomers[participant.bit] = self._clock.ticks_ms()
+        self._newcomer_bits |= participant.bit
         self.add_event(EventKind.PARTICIPANT, {"signed_join": record.join})
 
     def _on_posted(self, record: records.Posted) -> None:
@@ -223,7 +260,8 @@ class Session:
         item_id = ItemId(record.item)
         underway = self.underway.get(item_id)
         digest = underway.envelope_sha256 if underway else sha256(record.envelope.encode())
-        self.items[item_id] = StoredItem(record, len(self.events), author, digest)
+        present = (1 << len(self.participants)) - 1
+        self.items[item_id] = StoredItem(record, len(self.events), author, present, digest)
         self._count_blob(author, record.size)
         author.items += 1
         author.events_bytes += self.add_event(
@@ -249,7 +287,11 @@ class Session:
     def _on_acked(self, record: records.Acked) -> None:
         item = self.items.get(ItemId(record.item))
         if item is not None:  # it may have been forgotten while this was on its way
-            item.acks |= self._bit(record.participant)
+            bit = self._bit(record.participant)
+            item.acks |= bit
+            asked, since_ms = self._asked.pop(ItemId(record.item), (0, 0))
+            if asked & ~bit:
+                self._asked[ItemId(record.item)] = (asked & ~bit, since_ms)
 
     def _on_left(self, record: records.Left) -> None:
         self._cut_off(self.participants[PublicKey(record.participant)])
@@ -296,6 +338,7 @@ class Session:
             item.is_leaving = False
             self._count_blob(item.author, -item.size)
             self.dropped.append(record.item)
+            self._asked.pop(ItemId(record.item), None)
         self.add_event(EventKind.EVICTED, {"item": record.item}, record.item)
 
     def _on_reseeded(self, record: records.Reseeded) -> None:
@@ -305,9 +348,13 @@ class Session:
         if not item.has_blob:
             item.has_blob = True
             self._count_blob(item.author, item.size)
+        asked = 0
         for key in item.wants or ():
-            self.participants[PublicKey(key)].wants.pop(ItemId(record.item), None)
+            asker = self.participants[PublicKey(key)]
+            asker.wants.pop(ItemId(record.item), None)
+            asked |= asker.bit
         item.wants = None
+        self._asked[ItemId(record.item)] = (asked, self._clock.ticks_ms())
         self.add_event(EventKind.RESEEDED, {"item": record.item}, record.item)
 
     def _on_job(self, record: records.JobChanged) -> None:
@@ -380,6 +427,7 @@ class Session:
 
     def _forget_item(self, item_id: ItemId) -> None:
         item = self.items.pop(item_id, None)
+        self._asked.pop(item_id, None)
         if item is not None:
             item.author.items -= 1
             posted = self.events[item.seq]
@@ -405,6 +453,8 @@ class Session:
         participant.has_left = True
         self.someone_left = True
         self.active_bits &= ~participant.bit
+        self._newcomers.pop(participant.bit, None)
+        self._newcomer_bits &= ~participant.bit
         self.by_token.pop(participant.token_sha256, None)
 
     def _count_blob(self, author: Participant, size: int) -> None:

@@ -85,7 +85,11 @@ class Sweeper:
         self._core.quotas.forget_idle()
         self._core.forget_ended()
         self._live.forget_ended()
+        ticks_ms, config = self._core.clock.ticks_ms(), self._core.config
+        newcomers_ms = ticks_ms - config.newcomer_grace_s * 1000
+        asked_ms = ticks_ms - config.want_lifetime_s * 1000
         for session in list(self._core.sessions.values()):
+            session.someone_left |= session.forget_latecomers(newcomers_ms, asked_ms)
             if session.pack_sets:
                 await self._try(session, self._packs.drop_unclaimed(session))
             if session.keeps_history:
