@@ -579,9 +579,9 @@ def test_a_relay_that_contradicts_itself(break_it: Break) -> None:
 class TestForgetting:
     """P-AUD-7"""
 
-    def story(self) -> tuple[TrailMaker, Person, Person, list[str]]:
+    def story(self, *, numbered: bool = True) -> tuple[TrailMaker, Person, Person, list[str]]:
         """Three jobs with a text before each."""
-        trail = TrailMaker(World(full=True))
+        trail = TrailMaker(World(full=True), numbered=numbered)
         sender, box = trail.join(Role.SENDER), trail.join(Role.RUNNER, "box")
         trail.add("approved", participant_pub=box.public)
         jobs = []
@@ -625,6 +625,16 @@ class TestForgetting:
         assert report.verified, report.problems
         assert report.maybe_forgotten > 0
         assert not verify_audit(kept).verified  # without a word of it
+
+    def test_in_a_trail_without_numbers(self) -> None:
+        """There what follows the relay's word may have been forgotten, and nothing before."""
+        trail, sender, _, jobs = self.story(numbered=False)
+        trail.post(sender, Text(text="after the jobs"))
+        kept = self.without(trail, set(jobs))
+        told = {"at_ms": 1, "event": "forgotten", "jobs": jobs}
+        assert verify_audit([kept[0], told, *kept[1:]]).verified
+        assert not verify_audit(kept).verified
+        assert not verify_audit([*kept, told]).verified
 
     def test_what_no_relay_forgets_is_missed(self) -> None:
         trail, *_ = self.story()

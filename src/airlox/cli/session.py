@@ -156,8 +156,8 @@ def _add_audit(actions: options.Actions) -> None:
     parser = actions.add(
         "audit",
         "Print who joined, posted, fetched, approved and revoked, as JSON lines",
-        details="For owners and observers. Holds the signed material that proves it. It ends with "
-        "the session.",
+        details="For owners and observers. Holds the signed material that proves it, which "
+        "airlox audit verify checks. It ends with the session.",
         example="airlox session audit --out trail.jsonl",
     )
     parser.add_argument("--out", metavar="FILE", help="write it to this new file")

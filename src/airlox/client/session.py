@@ -395,7 +395,10 @@ class Session:
         self._core.api.revoke(role)
 
     def audit(self) -> list[dict[str, Any]]:
-        """The trail the relay kept, oldest first (owner or observer), with the signed material."""
+        """The trail the relay kept, oldest first (owner or observer), with the signed material.
+
+        `airlox.verify_audit` says what it proves.
+        """
         check_may(self._role, Role.OWNER, Role.OBSERVER, what="read the audit trail")
         records = []
         for number, line in enumerate(self._core.api.audit().splitlines(), 1):

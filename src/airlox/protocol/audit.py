@@ -365,6 +365,7 @@ class TrailCheck:
             self._last_seq = None if entry.seq is UNSET else -1
             if entry.seq is UNSET:
                 self._chain = Chain(numbered=False, whole=self._extract is None)
+                self._skip_lines()
         if (entry.seq is UNSET) != (self._last_seq is None):
             raise OrderError("some items have numbers and some have none")
         if entry.seq is UNSET or self._last_seq is None:
@@ -373,6 +374,12 @@ class TrailCheck:
             raise OrderError(f"item number {entry.seq} comes after number {self._last_seq}")
         self._last_seq = entry.seq
         return entry.seq
+
+    def _skip_lines(self) -> None:
+        """In a trail without numbers, where lines stand for them, the relay may have forgotten
+        anything before the last line in which it says that it did."""
+        if self._forgot_at:
+            self._chain.skip(0, self._forgot_at)
 
     def _check_new(self, item: ItemId) -> None:
         line = self._items.get(item)
@@ -517,10 +524,10 @@ class TrailCheck:
             raise _Contradiction("the relay says it forgot jobs, in a session that keeps all")
         self._forgot_at = self._line
         self._forgotten += len(entry.jobs)
-        if self._last_seq is None:  # without numbers, lines stand for them
-            self._chain.skip(0, self._line)
         for first, last in entry.ranges:
             self._chain.skip(first, last)
+        if self._items and self._last_seq is None:
+            self._skip_lines()
 
     def _on_extract(self, entry: trail.Extract) -> None:
         if self._extract is not None or self._people or self._items:
