@@ -688,8 +688,10 @@ async def test_a_journal_of_another_version_is_left_as_it_is(folder: Path, body:
         pass
     segment = folder / "journal" / "0000000000000009.journal"
     segment.write_bytes(frame(body))
+    files = len(os.listdir("/dev/fd"))
     with pytest.raises(StorageError, match="does not know") as caught:
         await disk(folder).start()
+    assert len(os.listdir("/dev/fd")) == files
     assert caught.value.code == "version"
     assert segment.read_bytes() == frame(body)
 

@@ -33,6 +33,8 @@ def test_the_same_paths_match(pattern: str, path: str, is_folder: bool) -> None:
     "pattern",
     [
         "**********$*******",
+        "a" + "*" * 8190 + "b",
+        "a*" * 4000 + "b",
         "*a" * 30 + "b",
         "?*" * 60 + "x",
         "[ab]*" * 30 + "x",
@@ -54,7 +56,7 @@ def test_brackets_that_another_language_may_nest_are_read_without_a_word(pattern
     assert compile_patterns([pattern]).check_file("a").include
 
 
-@pytest.mark.parametrize("pattern", ["!", "[b-a]"])
+@pytest.mark.parametrize("pattern", ["!", "[b-a]", "a" * 8193])
 def test_what_is_no_pattern(pattern: str) -> None:
     with pytest.raises(ValueError):
         compile_patterns(["a", pattern])

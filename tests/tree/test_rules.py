@@ -197,4 +197,7 @@ def test_nothing_to_exclude() -> None:
 def test_a_bad_pattern_is_named() -> None:
     with pytest.raises(TreeError, match="--tree-exclude") as caught:
         Excludes(["!"])
+    with pytest.raises(TreeError) as caught:
+        Excludes([], ["a" * 5000 + "\\"])
+    assert len(str(caught.value)) < 300
     assert caught.value.code == "tree_pattern"

@@ -352,7 +352,7 @@ class _Chunks:
             done = len(piece) or min(self._left, len(held) - at)
             at += done
             self._left -= done
-        self._held = held[at:]
+        self._held = b"" if self.ended else held[at:]
         return b"".join(out)
 
     def _take_size(self, held: bytes, at: int) -> int | None:

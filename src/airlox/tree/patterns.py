@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
+PATTERN_CHARS: Final = 8 * 1024
+"""Longest pattern: twice a path, each character of which may be escaped."""
+
 _STAR: Final = "[^/]*"
 _ANY_CHARACTER: Final = "[^/]"
 _LEADING_FOLDERS: Final = "^(?:.+/)?"
@@ -33,6 +36,9 @@ def compile_patterns(lines: Iterable[str]) -> GitIgnoreSpec:
 
     Raises ValueError for a pattern that is none, and TreeError without the package pathspec.
     """
+    lines = list(lines)
+    if any(len(line) > PATTERN_CHARS for line in lines):
+        raise ValueError(f"it has over {PATTERN_CHARS} characters")
     try:
         from pathspec import GitIgnoreSpec
     except ImportError:
@@ -78,7 +84,8 @@ def bounded(source: str) -> str:
 
 def _of_names(part: str) -> str:
     """One name after another: of the stars in each, only the last may try again."""
-    first, *chunks = part.split(_STAR)
+    # Stars side by side are one.
+    first, *chunks = re.sub(r"(\[\^/\]\*)+", _STAR, part).split(_STAR)
     stars = [f"(?>{_STAR}?{chunk})" if _stays(chunk) else _STAR + chunk for chunk in chunks[:-1]]
     return first + "".join(stars) + "".join(_STAR + chunk for chunk in chunks[-1:])
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILE: Final = ".airloxignore"
-IGNORE_BYTES: Final = 1024 * 1024
+IGNORE_BYTES: Final = 128 * 1024
+_FAULT_CHARS: Final = 200
 LOOK_BYTES: Final = 64 * 1024
 """How much of a file with a doubtful name is read."""
 
@@ -139,7 +140,8 @@ def _spec(lines: Iterable[str], source: str) -> GitIgnoreSpec | None:
     try:
         return compile_patterns(lines)
     except ValueError as e:
-        raise TreeError(f"{source} has a bad pattern: {e}", code="tree_pattern") from None
+        fault = str(e)[:_FAULT_CHARS]  # it quotes the pattern
+        raise TreeError(f"{source} has a bad pattern: {fault}", code="tree_pattern") from None
 
 
 def _is_login_in(folder: bytes, name: bytes) -> bool:

@@ -7,8 +7,10 @@ they had reached the disk. Nothing is written here yet, so that a start needs no
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
+from airlox.errors import StorageError
 from airlox.protocol.encoding import SessionId
 from airlox.relay.store.framing import PURGE, REWRITE, Append, decode_purge, read_frames
 from airlox.relay.store.journal import Segment, segment_files
@@ -25,7 +27,16 @@ def replay(journal: Path, logs: SessionLogs, places: Places) -> list[Segment]:
     """
     replay = _Replay(logs, places)
     paths = segment_files(journal)
-    return [replay.segment(path, is_last=path is paths[-1]) for path in paths]
+    segments: list[Segment] = []
+    try:
+        for path in paths:
+            segments.append(Segment(path, new=False))
+            replay.segment(segments[-1], is_last=path is paths[-1])
+    except (OSError, StorageError):
+        for segment in segments:
+            os.close(segment.fd)
+        raise
+    return segments
 
 
 class _Replay:
@@ -34,9 +45,8 @@ class _Replay:
         self._places = places
         self._met: set[SessionId] = set()
 
-    def segment(self, path: Path, *, is_last: bool) -> Segment:
-        segment = Segment(path, new=False)
-        data = path.read_bytes()
+    def segment(self, segment: Segment, *, is_last: bool) -> None:
+        data = segment.path.read_bytes()
         sound = 0
         for end, body in read_frames(data):
             sound = end
@@ -47,9 +57,8 @@ class _Replay:
             else:
                 self._append(Append.decode(body), segment, end)
         if sound < len(data):
-            _say_cut(path, len(data) - sound, is_last=is_last)
+            _say_cut(segment.path, len(data) - sound, is_last=is_last)
             segment.cut(sound)
-        return segment
 
     def _append(self, record: Append, segment: Segment, end: int) -> None:
         found = self._logs.find(record.sid)
