@@ -28,6 +28,8 @@ HOST_NAME = "airlox"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where an image says nothing of it."""
 
+# Engines switch IPv6 off where they give no network, and with it ::1.
+_LOOPBACK = ("--sysctl=net.ipv6.conf.lo.disable_ipv6=0",)
 _MEMLOCK_BYTES = 64 * 1024
 _HOLD_MEMORY_BYTES = 64 * 1024 * 1024
 _VOLUME_BYTES = 64 * 1024 * 1024
@@ -52,6 +54,7 @@ class Shape:
     gpus: str = "none"
     volumes: tuple[str, ...] = ()
     accounts: tuple[Path, Path] | None = None
+    profile: Path | None = None
 
 
 def new_name() -> str:
@@ -86,9 +89,11 @@ def create(
         "--read-only",
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
+        *_profile(shape),
         "--ipc=private",
         "--cgroupns=private",
         f"--network={joins or _network(plan)}",
+        *(() if joins else _LOOPBACK),
         f"--user={uid}:{gid}",
         *(("--userns=keep-id", "--http-proxy=false") if shape.podman and shape.keep_id else ()),
         *_limits(limits),
@@ -118,7 +123,9 @@ def hold(shape: Shape, *, name: str) -> tuple[str, ...]:
         "--read-only",
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
+        *_profile(shape),
         "--network=none",
+        *_LOOPBACK,
         f"--user={uid}:{gid}",
         "--pids-limit=4",
         f"--memory={_HOLD_MEMORY_BYTES}",
@@ -153,6 +160,10 @@ def _fits(name: str, value: str, line: str) -> bool:
         return plain and not unclear and whole and len(line.encode()) <= _LINE_BYTES
     except UnicodeEncodeError:
         return False
+
+
+def _profile(shape: Shape) -> tuple[str, ...]:
+    return () if shape.profile is None else (f"--security-opt=seccomp={shape.profile}",)
 
 
 def _network(plan: Plan) -> str:

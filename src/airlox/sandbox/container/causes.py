@@ -22,9 +22,9 @@ _CAUSES = {
     "engine_denied": (
         "this user may not use the container engine",
         (
-            "run an engine without root (rootless Docker, Podman), or add the user to the group that "
-            "may: `sudo usermod -aG docker $USER`, then log in again; whoever is in it is as good as "
-            "root"
+            "run an engine without root (rootless Docker, Podman), or add the user to the group "
+            "that may: `sudo usermod -aG docker $USER`, then log in again; whoever is in it is as "
+            "good as root"
         ),
     ),
     "engine_slow": (
@@ -37,8 +37,8 @@ _CAUSES = {
     ),
     "engine_remaps": (
         (
-            "the container engine gives containers user ids of their own, to whom the folders of jobs "
-            "do not belong"
+            "the container engine gives containers user ids of their own, to whom the folders of "
+            "jobs do not belong"
         ),
         "leave `userns-remap` out of the engine's settings, or use a rootless engine",
     ),

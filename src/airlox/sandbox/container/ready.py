@@ -21,6 +21,7 @@ from airlox.sandbox.base import Limits, Network, Plan
 from airlox.sandbox.container import arguments, causes, gauge
 from airlox.sandbox.container.arguments import LAYOUT, Shape
 from airlox.sandbox.container.engine import Engine, Facts, Image, open_engine
+from airlox.sandbox.container.profile import build_profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +80,7 @@ def make_ready(options: SandboxOptions, owner: tuple[int, int] | None) -> Ready:
         gpus=options.gpus,
         volumes=image.volumes,
         accounts=_write_accounts(options.state_dir, _user(facts, owner)),
+        profile=_write_profile(options.state_dir) if facts.seccomp else None,
     )
     has_shell = _try_out(engine, facts, image, shape, options, owner)
     if listed:
@@ -169,6 +171,14 @@ def _place(path: Path, owner: tuple[int, int] | None) -> Path:
     path.mkdir(0o700)
     if owner is not None:
         os.chown(path, *owner)
+    return path
+
+
+def _write_profile(state_dir: Path) -> Path:
+    """The system calls jobs may make, as a file for the engine's command."""
+    safefs.make_private_dir(state_dir / _ETC)
+    path = state_dir / _ETC / "seccomp.json"
+    safefs.write_private(path, build_profile())
     return path
 
 

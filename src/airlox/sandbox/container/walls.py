@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airlox.sandbox.base import Layer
 from airlox.sandbox.container import causes
+from airlox.sandbox.linux import seccomp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,9 @@ def standing(ready: Ready, hosts: Sequence[str]) -> tuple[Layer, ...]:
         Layer("network", True, f"none but loopback, {_way_out(hosts)}"),
         Layer("mounts", True, "read-only image; work, out, home and tmp writable"),
         Layer("capabilities", True, "none; no new privileges"),
-        Layer("seccomp", True, "the engine's") if facts.seccomp else _off("seccomp", "seccomp_off"),
+        Layer("seccomp", True, f"version {seccomp.VERSION}")
+        if facts.seccomp
+        else _off("seccomp", "seccomp_off"),
         _off("landlock", "landlock_off"),
         Layer("rlimits", True, "core, file size, open files, locked memory"),
         Layer("cgroup", True, f"version {facts.cgroup_version}: memory and processes")

@@ -97,12 +97,12 @@ ARCHITECTURES = {"x86_64": 0, "aarch64": 1}
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
-_NAMESPACES = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x20000
-_NEW_TIME = 0x80  # for unshare only: in clone the low byte is the exit signal
+NAMESPACES = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x20000
+NEW_TIME = 0x80  # for unshare only: in clone the low byte is the exit signal
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
-_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK
-_PERSONALITIES = (0, 0x8, 0x20000, 0x40000, 0xFFFFFFFF)
+FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK
+PERSONALITIES = (0, 0x8, 0x20000, 0x40000, 0xFFFFFFFF)
 
 _LOAD = 0x20
 _JUMP_EQUAL = 0x15
@@ -190,11 +190,11 @@ def instructions(machine: str, *, user_namespaces: bool = False) -> list[Instruc
     program += _refuse(list(denied.values()), EPERM)
     program += _refuse(list(numbers(ABSENT, machine).values()), ENOSYS)
     if not user_namespaces:
-        program += _judge(judged["clone"], 0, _none_of_bits(_NAMESPACES), refused)
-        program += _judge(judged["unshare"], 0, _none_of_bits(_NAMESPACES | _NEW_TIME), refused)
+        program += _judge(judged["clone"], 0, _none_of_bits(NAMESPACES), refused)
+        program += _judge(judged["unshare"], 0, _none_of_bits(NAMESPACES | NEW_TIME), refused)
     program += _judge(judged["ioctl"], 1, _neither((_TIOCSTI, _TIOCLINUX)), refused)
-    program += _judge(judged["socket"], 0, _only(_FAMILIES), _ERRNO | EAFNOSUPPORT)
-    program += _judge(judged["personality"], 0, _only(_PERSONALITIES), refused)
+    program += _judge(judged["socket"], 0, _only(FAMILIES), _ERRNO | EAFNOSUPPORT)
+    program += _judge(judged["personality"], 0, _only(PERSONALITIES), refused)
     return [*program, _return(_ALLOW)]
 
 
