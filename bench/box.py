@@ -29,9 +29,9 @@ class Box:
     def environ(self) -> dict[str, str]:
         return {"AIRLOX_CACHE_DIR": str(self.cache)}
 
-    def airlox(self, *words: str) -> None:
+    def airlox(self, *words: str, cwd: Path | None = None, timeout_s: float = 60) -> None:
         """One command, in a process of its own."""
-        run([str(BIN / "airlox"), *words], env=self.environ)
+        run([str(BIN / "airlox"), *words], env=self.environ, cwd=cwd, timeout=timeout_s)
 
     @contextmanager
     def session(self) -> Iterator[Session]:

@@ -59,9 +59,10 @@ def alternate(
 
 
 def run(argv: Sequence[str], **options: object) -> None:
-    """Runs a command to its end, silently; raises when it fails."""
+    """Runs a command to its end, silently; raises when it fails or takes over a minute."""
     environ = os.environ | dict(options.pop("env", {}) or {})  # type: ignore[call-overload]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60, env=environ, **options)  # type: ignore[call-overload]
+    options = {"timeout": 60} | options
+    subprocess.run(argv, check=True, capture_output=True, env=environ, **options)  # type: ignore[call-overload]
 
 
 @contextmanager
