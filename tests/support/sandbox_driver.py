@@ -101,6 +101,8 @@ def _open(request: dict[str, Any], folder: Path) -> Sandbox:
         state_dir=folder,
         job_user=request.get("job_user"),
         builder=request.get("builder"),
+        network=Network(request.get("network", "off")),
+        hosts=tuple(request.get("hosts", ())),
         **request.get("options", {}),
     )
     if "refused_call" in request:

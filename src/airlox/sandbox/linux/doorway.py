@@ -45,13 +45,17 @@ def open_door(door_fd: int) -> None:
 
 
 def listen() -> _socket.socket:
-    """A socket that listens on the loopback of this thread's network."""
+    """A socket that listens on the loopback of this thread's network. Raises OSError."""
     import _socket
 
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    os.set_inheritable(listener.fileno(), False)
-    for buffer in (_socket.SO_RCVBUF, _socket.SO_SNDBUF):
-        listener.setsockopt(_socket.SOL_SOCKET, buffer, _BUFFER_BYTES)
-    listener.bind((ADDRESS, PORT))
-    listener.listen(_BACKLOG)
+    try:
+        os.set_inheritable(listener.fileno(), False)
+        for buffer in (_socket.SO_RCVBUF, _socket.SO_SNDBUF):
+            listener.setsockopt(_socket.SOL_SOCKET, buffer, _BUFFER_BYTES)
+        listener.bind((ADDRESS, PORT))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
     return listener
