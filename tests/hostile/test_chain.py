@@ -11,7 +11,7 @@ import pytest
 
 from airlox import Alarm, Session
 from hostile.conftest import Scene
-from support.lying import EVENTS, Call, Told
+from support.lying import EVENTS, Call, Told, say
 
 TEXTS = ["one", "two", "three", "four", "five"]
 
@@ -159,6 +159,28 @@ def test_an_item_announced_again(scene: Scene, posted: dict[str, Any]) -> None:
     scene.liar.lies[EVENTS] = told_as(lambda events: [*events, *events[posted["one"].seq :]])
     assert texts(victim) == TEXTS
     assert [kind for kind, _ in kinds(victim.alarms())] == ["repeated"] * len(TEXTS)
+
+
+@READERS
+def test_something_that_nobody_can_open_in_the_place_of_an_item(
+    scene: Scene, posted: dict[str, Any], read: Callable[[Session], list[str | None]]
+) -> None:
+    """P-CHN-3: announced under its id, and its blob never comes: that is not what was signed."""
+    victim = scene.join("observer")
+    three = posted["three"]
+
+    def forge(told: Told) -> list[Told]:
+        if told["seq"] != three.seq:
+            return [told]
+        at_ms = three.envelope.header.created_at_ms
+        forged = told["data"]["envelope"].replace(str(at_ms), str(at_ms + 1))
+        return [{**told, "data": {"envelope": forged}}]
+
+    scene.liar.tell = forge
+    scene.liar.lies[rf"GET .*/items/{three.envelope.id}/blob"] = say(410, {"error": "evicted"})
+    assert read(victim) == ["one", "two", "four", "five"]
+    assert kinds(victim.alarms()) == [("altered", three.envelope.id)]
+    assert any(three.envelope.id in text for text in victim.warnings)
 
 
 @READERS

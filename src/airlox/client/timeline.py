@@ -417,13 +417,17 @@ class Timeline:
 
     def _accept(self, envelope: Envelope, blob: bytes) -> Item | None:
         """The view's word on a blob; a refusal is told once and final."""
-        with self._lock:
-            try:
-                return self._view.open(envelope.id, blob)
-            except ProtocolError as error:
-                refused = error
-        self._on_warning(f"item {envelope.id} was refused: {refused.message}")
-        return None
+        try:
+            with self._lock:
+                item = self._view.open(envelope.id, blob)
+                alarms = self._view.check_links(item)
+                is_new = item.seq >= self._first_new_seq
+        except ProtocolError as error:
+            self._on_warning(f"item {envelope.id} was refused: {error.message}")
+            return None
+        for alarm in alarms if is_new else ():
+            self._tell_alarm(alarm)
+        return item
 
     def _mark_evicted(self, item: ItemId) -> None:
         with self._lock:

@@ -14,8 +14,8 @@ worse. The id is 7 random bytes ‖ form (1) ‖ number (4) ‖ mark (4):
 events are forgotten, and takes what they may have held as forgotten, not as dropped. Several items
 that link to the same one are normal: an author may have several processes.
 
-What it says rests on envelopes. Whether their authors signed them shows when they are opened; a
-relay that makes up an envelope can only bring up alarms about itself.
+What it says rests on envelopes. Whether their authors signed them shows when they are opened, or
+when an item that links to them is; a relay that makes one up brings up alarms about itself.
 Source: docs/protocol.md, "The chain".
 """
 
@@ -149,6 +149,11 @@ def chosen_refs(header: Header) -> tuple[ItemRef, ...]:
     return header.refs[: len(header.refs) - mark.joined - (mark.link is not None)]
 
 
+def linked_refs(header: Header) -> tuple[ItemRef, ...]:
+    """The references of the chain: joined items and the link."""
+    return header.refs[len(chosen_refs(header)) :]
+
+
 class AlarmKind(StrEnum):
     MISSING = "missing"
     """An item that must have been shown was not."""
@@ -256,6 +261,10 @@ class Chain:
     def forget(self, item: ItemId) -> None:
         """Let go of an item whose number was or is about to be skipped."""
         self._shown.pop(item, None)
+
+    def note_altered(self, seq: int, envelope: Envelope, item: ItemId) -> tuple[Alarm, ...]:
+        """An item was announced, but not as `envelope`, which was opened, names it."""
+        return self._raise(Alarm(AlarmKind.ALTERED, item, seq, envelope.author, envelope.id))
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:

@@ -22,12 +22,13 @@ from airlox.errors import (
     OrderError,
     PolicyError,
     ProtocolError,
+    SignatureError,
 )
 from airlox.protocol import canonical, limits
 from airlox.protocol.cert import Join, parse_join
-from airlox.protocol.chain import Alarm, Chain
+from airlox.protocol.chain import Alarm, Chain, linked_refs
 from airlox.protocol.digest import sha256_hex
-from airlox.protocol.encoding import ItemId, PublicKey, parse_item_id
+from airlox.protocol.encoding import ItemId, PublicKey, b64u_decode, parse_item_id
 from airlox.protocol.forgetting import (
     forgotten_ranges,
     goes_with_a_job,
@@ -41,6 +42,7 @@ from airlox.protocol.item import (
     decrypt_item,
     parse_envelope,
     verify_item,
+    verify_item_digest,
 )
 from airlox.protocol.job import Job, Result, bind_result, check_result_for_job
 from airlox.protocol.keys import Role, parse_public_key
@@ -281,9 +283,8 @@ class SessionView:
     def _on_item(self, event: Event) -> Change:
         envelope = parse_envelope(_text(event, "envelope"))
         if envelope.id in self.records:
-            alarms = self.chain.step(event.seq, envelope)
-            fault = f"item {envelope.id} was announced before"
-            return Change(event.kind, fault=fault, alarms=alarms)
+            again = f"item {envelope.id} was announced before"
+            return Change(event.kind, fault=again, alarms=self.chain.step(event.seq, envelope))
         try:
             self._hold(envelope.document)
         except LimitError:
@@ -430,6 +431,18 @@ class SessionView:
         self._learn(item)
         return item
 
+    def check_links(self, item: Item) -> tuple[Alarm, ...]:
+        """Whether the own items that an opened item links to were announced as it names them.
+
+        Else a relay could keep one back and announce, under its id, something nobody can open.
+        """
+        alarms: tuple[Alarm, ...] = ()
+        for ref in linked_refs(item.envelope.header):
+            record = self.records.get(ItemId(ref.id))
+            if record is not None and not _is_signed_as(record, ref):
+                alarms += self.chain.note_altered(item.seq, item.envelope, ItemId(ref.id))
+        return alarms
+
     def _open(
         self, seq: int, author: Participant, envelope: Envelope, ref: ItemRef, blob: bytes
     ) -> Item:
@@ -535,6 +548,17 @@ class SessionView:
             except ProtocolError as error:
                 found.append((candidate, error.message))
         return found
+
+
+def _is_signed_as(record: Record, ref: ItemRef) -> bool:
+    """Whether the author of an announced item signed it with the bytes that a reference names."""
+    if record.item is not None or record.envelope is None:
+        return record.item is not None and record.item.ref == ref
+    try:
+        verify_item_digest(record.envelope, b64u_decode(ref.blob_sha256))
+    except SignatureError:
+        return False
+    return True
 
 
 def _job_of(item: Item) -> Job:
