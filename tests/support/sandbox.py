@@ -76,6 +76,7 @@ def started(
     user: str = "user",
     sandbox: str = "local",
     way_in: Sequence[str] = (),
+    driver: str = "sandbox_driver",
     **request: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver under way. It is killed when the block is left.
@@ -94,12 +95,12 @@ def started(
     if way_in and identity:
         way_in, identity = (*way_in, f"-S{USER_UID}", f"-G{USER_UID}"), {}
     process = subprocess.Popen(
-        [*way_in, python, "-B", str(path / "support" / "sandbox_driver.py")],
+        [*way_in, python, "-B", str(path / "support" / f"{driver}.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={
-            "PYTHONPATH": str(path / "src"),
+            "PYTHONPATH": f"{path / 'src'}:{path}",
             "TMPDIR": str(path / "cases"),
             "PATH": os.defpath,
             "AIRLOX_INVITE": sandbox_driver.SECRET,
@@ -184,7 +185,8 @@ def _copy() -> Path:
         shutil.copy(_SOURCE / name, package)
     shutil.copytree(_SOURCE / "sandbox", package / "sandbox")
     (folder / "support").mkdir()
-    shutil.copy(sandbox_driver.__file__, folder / "support")
+    for name in ("sandbox_driver.py", "sandbox_striker.py"):
+        shutil.copy(Path(__file__).with_name(name), folder / "support")
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
     (folder / "cases").mkdir()
     (folder / "cases").chmod(0o1777)

@@ -88,7 +88,7 @@ def main() -> None:
 
 
 async def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    sandbox = _open(request, folder)
+    sandbox = open_asked(request, folder)
     try:
         sandbox.prepare()
         return await _run(sandbox, request, folder)
@@ -96,7 +96,8 @@ async def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         return {"refused": error.code, "message": str(error)}
 
 
-def _open(request: dict[str, Any], folder: Path) -> Sandbox:
+def open_asked(request: dict[str, Any], folder: Path) -> Sandbox:
+    """The sandbox that a request names; `folder` is the runner's own."""
     options = SandboxOptions(
         state_dir=folder,
         job_user=request.get("job_user"),
@@ -125,7 +126,7 @@ def _refuse_call(number: int) -> None:
 
 
 async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    places = {name: _place(sandbox, folder / name) for name in ("work", "out", "home")}
+    places = {name: place(sandbox, folder / name) for name in ("work", "out", "home")}
     limits = Limits(**{"timeout_s": 20.0, "memory_bytes": 512 << 20, **request.get("limits", {})})
     kept = {1: bytearray(), 2: bytearray()}
     counts = {1: 0, 2: 0}
@@ -213,7 +214,8 @@ def _interpreter(sandbox: Sandbox) -> str:
     return os.path.join(sys.base_prefix, "bin", f"python{sysconfig.get_python_version()}")
 
 
-def _place(sandbox: Sandbox, path: Path) -> Path:
+def place(sandbox: Sandbox, path: Path) -> Path:
+    """A folder of the job's user."""
     path.mkdir(0o700)
     owner = sandbox.owner()
     if owner is not None:
@@ -248,7 +250,7 @@ class _Bait:
         secret = self._folder / "secret"
         secret.write_text(SECRET)
         secret.chmod(0o600)
-        other = _place(self._sandbox, self._folder / "other-sender")
+        other = place(self._sandbox, self._folder / "other-sender")
         (other / "secret").write_text(SECRET)
         name = f"airlox-{os.getpid()}"
         path = str(self._folder / "agent.sock")

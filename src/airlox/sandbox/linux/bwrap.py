@@ -68,8 +68,7 @@ _OF_ITS_OWN = frozenset(
     b"dev/" + name
     for name in b"null zero full random urandom tty fd stdin stdout stderr ptmx".split()
 )
-_CHILD = re.compile(r'\s*"child-pid": ([0-9]+),?')
-_JSON = ("{", "}", " ")
+_CHILD = re.compile(rb'"child-pid": ([0-9]+)')
 
 
 class Bwrap:
@@ -106,19 +105,34 @@ class Bwrap:
                     start_new_session=True,
                     **_identity(blueprint),
                 )
-                return _Launched(process, lines.kept(), words_fd)
+                return _Launched(process, lines.kept(), words_fd, os.dup(orders.child_fd))
             except BaseException:
                 os.close(words_fd)
                 raise
 
 
 class _Launched(Launched):
-    """A bubblewrap, whose complaints come on a pipe of their own."""
+    """A bubblewrap. It names its child in a file, and complains on a pipe of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], ends: Ends, words_fd: int) -> None:
-        super().__init__(process, ends, parse_line)
+    def __init__(
+        self, process: subprocess.Popen[bytes], ends: Ends, words_fd: int, child_fd: int
+    ) -> None:
+        super().__init__(process, ends)
         os.set_blocking(words_fd, False)
-        self._fds["words"] = words_fd
+        self._fds |= {"words": words_fd, "child": child_fd}
+
+    def told(self) -> tuple[list[Told], bool]:
+        """Whoever speaks from inside runs, and the child was named before it could run."""
+        lines, more = super().told()
+        if lines and self.keeper_pid is None and (pid := self._child()) is not None:
+            lines.insert(0, Told("pid", numbers=(pid,)))
+        return lines, more
+
+    def kill(self) -> None:
+        """Also a child that waits for a bubblewrap that is not there any more."""
+        if self.keeper_pid is None and (pid := self._child()) is not None:
+            self.meet_keeper(pid)
+        super().kill()
 
     def last_words(self) -> SandboxError:
         """What it complained of, in our words."""
@@ -128,13 +142,15 @@ class _Launched(Launched):
             words = b""
         return explain(words.decode("utf-8", "replace").strip(), causes.look_at_host())
 
+    def _child(self) -> int | None:
+        fd = self._fds.get("child")
+        return None if fd is None else parse_child(os.pread(fd, _WORDS_BYTES, 0))
 
-def parse_line(line: str) -> Told | None:
-    """A line of the info pipe: bubblewrap's JSON comes first, then what `talk.py` says."""
-    if line.startswith(_JSON):
-        child = _CHILD.fullmatch(line)
-        return Told("pid", numbers=(int(child[1]),)) if child else None
-    return launched.parse_line(line)
+
+def parse_child(told: bytes) -> int | None:
+    """The pid of its child, once bubblewrap has named it."""
+    found = _CHILD.search(told)
+    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +244,12 @@ class _Orders:
         self._options = options
         self._writable_proc = False
         self.fds: list[int] = []
+        # No pipe: without a reader bubblewrap would end, and its child wait for it for ever.
+        self.child_fd = self.file(b"")
 
     def file(self, content: bytes) -> int:
         """A descriptor with this content, handed on to bubblewrap."""
         self.fds.append(self._lines.lend_file(content))
-        return self.fds[-1]
-
-    def _twin(self, fd: int) -> int:
-        """Bubblewrap does not leave to what it starts the descriptors it uses itself."""
-        self.fds.append(self._lines.lend(os.dup(fd)))
         return self.fds[-1]
 
     def arguments(self, blueprint: Blueprint) -> list[bytes]:
@@ -245,7 +258,7 @@ class _Orders:
             *(b"--unshare-" + kind for kind in (b"user", b"pid", b"ipc", b"uts", b"cgroup")),
             *(() if blueprint.host_network else (b"--unshare-net",)),
             *(b"--uid", b"1000", b"--gid", b"1000", b"--hostname", b"airlox", b"--as-pid-1"),
-            *(b"--info-fd", b"%d" % self._twin(blueprint.info_fd), b"--dev", b"/dev"),
+            *(b"--info-fd", b"%d" % self.child_fd, b"--dev", b"/dev"),
         ]
         if blueprint.userns_limit and _NO_MORE_USER_NAMESPACES in self._options:
             words.append(_NO_MORE_USER_NAMESPACES.encode())

@@ -24,7 +24,7 @@ from airlox.errors import SandboxError
 from airlox.sandbox import proctable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _PACKAGES = ("airlox", "airlox.sandbox", "airlox.sandbox.linux")
 BOOT = """
@@ -99,14 +99,8 @@ class Ends:
 class Launched:
     """A launcher and what stands behind it. `close` when `gone`; a context manager."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        ends: Ends,
-        parse: Callable[[str], Told | None] = parse_line,
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], ends: Ends) -> None:
         self._process = process
-        self._parse = parse
         self._fds = {"info": ends.info_fd, "go": ends.go_fd, "control": ends.control_fd}
         self._fds["launcher"] = os.pidfd_open(process.pid)
         self._buffer = b""
@@ -128,8 +122,7 @@ class Launched:
         except BlockingIOError:
             return [], True
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        told = (self._parse(line.decode("utf-8", "replace")) for line in lines)
-        return [one for one in told if one is not None], bool(data)
+        return [parse_line(line.decode("utf-8", "replace")) for line in lines], bool(data)
 
     def last_words(self) -> SandboxError:
         """Why it ended although it told of no failure."""
