@@ -44,13 +44,13 @@ def test_participants_of_one_cache_have_each_their_own(tmp_path: Path) -> None:
 
 def test_the_file_and_what_is_kept_stay_small(tmp_path: Path) -> None:
     tips, last = tips_in(tmp_path), link(0)
-    for number in range(1, 600):
+    for number in range(1, 400):
         tips.note(last, [])
         last = link(number)
     files = [path for path in tmp_path.rglob("chain-*") if path.is_file()]
     assert len(files) == 1
     assert files[0].stat().st_size < 2 * tips_module.REWRITE_BYTES
-    assert [tip.seq for tip in tips.all()] == list(range(598 - tips_module.TIPS + 1, 599))
+    assert [tip.seq for tip in tips.all()] == list(range(398 - tips_module.TIPS + 1, 399))
 
 
 def test_torn_and_foreign_lines_cost_nothing_else(tmp_path: Path) -> None:

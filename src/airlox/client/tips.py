@@ -29,7 +29,7 @@ from airlox.protocol.item import ItemRef
 TIPS: Final = 64
 """Most tips that are kept: as many as the files of one result."""
 READ_BYTES: Final = 1 << 20
-REWRITE_BYTES: Final = 32 * 1024
+REWRITE_BYTES: Final = 16 * 1024
 """A file longer than this is written anew with nothing but the tips."""
 
 
