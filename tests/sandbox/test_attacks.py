@@ -12,6 +12,7 @@ from support.attacks import ATTACKS, Attack
 from support.grounds import Ground
 
 _WITHOUT = [(attack, layer) for attack in ATTACKS for layer in attack.without]
+_IN_CONTAINERS = [attack for attack in ATTACKS if attack.contained is not None]
 _TEETH = [attack for attack in ATTACKS if attack.teeth]
 
 
@@ -21,6 +22,15 @@ def test_held(attack: Attack, ground: Ground) -> None:
     words = grounds.told_by(ground, tuple(map(str, ATTACKS)), None)[str(attack)]
     assert words
     assert set(words) <= attack.held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ground", grounds.CONTAINERS, ids=str)
+@pytest.mark.parametrize("attack", _IN_CONTAINERS, ids=str)
+def test_held_in_a_container(attack: Attack, ground: Ground) -> None:
+    words = grounds.told_by(ground, tuple(map(str, _IN_CONTAINERS)), None)[str(attack)]
+    assert words
+    assert set(words) <= attack.held | (attack.contained or set())
 
 
 @pytest.mark.parametrize("ground", grounds.LOCAL, ids=str)

@@ -4,7 +4,8 @@ The numbers are those of the attack list in the design of the sandbox. Each snip
 `sandbox_driver.PRELUDE` and tells one word for each thing it tried; all words must be among
 `held`. `without` names layers that may be taken off one at a time while the case still holds, with
 the words that are seen then. `teeth`: with no sandbox at all the snippet must see something else,
-so that the case proves something.
+so that the case proves something. `contained` are words that are as good in a container: what is
+found there is the image's own, or the container's. None: there the attack means nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Attack:
     held: frozenset[str]
     teeth: bool = False
     without: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    contained: frozenset[str] | None = frozenset()
 
     def __str__(self) -> str:
         return f"{self.number}-{self.name}"
@@ -66,6 +68,7 @@ attempt(os.listdir, "/etc/ssh")
 """,
         _NO_ENTRY,
         without={"landlock": _NO_ENTRY},
+        contained=_words("EACCES"),
     ),
     Attack(
         4,
@@ -81,6 +84,7 @@ for path in ("/home", "/root", "/var", "/run", "/sys", "/boot", "/mnt", "/srv", 
 """,
         _words("bare"),
         teeth=True,
+        contained=None,
     ),
     Attack(
         5,
@@ -115,6 +119,7 @@ attempt(os.listdir, f"/proc/{bait['pid']}/root")
         _words("EACCES ENOENT"),
         teeth=True,
         without={"landlock": _words("EACCES ENOENT")},
+        contained=_words("done"),
     ),
     Attack(
         8,
@@ -177,6 +182,7 @@ attempt(os.mkdir, "/sys/fs/cgroup/planted")
 attempt(write, "/sys/fs/cgroup/cgroup.procs", b"0")
 """,
         _NO_ENTRY,
+        contained=_words("done EACCES EROFS"),
     ),
     Attack(
         13,
@@ -288,6 +294,7 @@ for name in ("mnt", "net", "user", "pid"):
 attempt(system, number(308, 268), os.open("/proc/self/ns/user", os.O_RDONLY), 0)
 """,
         _words("EACCES EPERM"),
+        contained=_words("done"),
     ),
     Attack(
         23,
@@ -365,6 +372,7 @@ run("mount", "-t", "tmpfs", "none", "/tmp")
 run("newuidmap", str(os.getpid()), "0", "0", "1")
 """,
         _words("1"),
+        contained=_words("0"),
     ),
     Attack(
         29,
@@ -380,6 +388,7 @@ for folder in (bait["work"], bait["out"], bait["tmp"]):
     tell("nosuid" if os.statvfs(folder).f_flag & os.ST_NOSUID else "suid")
 """,
         _words("plain nosuid"),
+        contained=_words("suid"),
     ),
     Attack(
         30,
@@ -402,6 +411,7 @@ for request in (0x5412, 0x541C, 0x5412 | 1 << 32, 0x541C | 7 << 32):
     attempt(system, number(16, 29), terminal, request, typed)
 """,
         _NO_RIGHT,
+        contained=_words("ENOTTY"),
     ),
     Attack(
         32,

@@ -55,6 +55,8 @@ EACH = tuple(
 """For a start of the sandbox in each test: the rarest of the four waits for the slow tests."""
 WALLED = LOCAL
 """Every ground on which an attack must be held."""
+CONTAINERS = tuple(Ground("docker", user) for user in sandbox.USERS)
+"""Where the system that a job finds is an image's."""
 OPEN = Ground("process", "user")
 """No walls at all: shows that an attack is one."""
 
