@@ -191,7 +191,7 @@ def test_a_body_that_never_ends_is_given_up() -> None:
             while part := line.recv(4096):
                 answer += part
         assert b" 400 " in answer.split(b"\r\n")[0]
-        assert b"did not arrive in time" in answer
+        assert b"did not arrive in time (--body-timeout 1s, " in answer
 
 
 def test_the_event_list_stays_within_one_answer() -> None:
@@ -236,6 +236,20 @@ def test_creating_too_often_costs_the_relay_no_body() -> None:
         http = Http(relay.url)
         create(http, new_world())
         assert http.ask("POST", wire.SESSIONS, b"x" * (2 << 20)).error == "429 rate_limited"
+
+
+def test_an_ipv6_network_counts_as_one_address() -> None:
+    """Whoever has one address has a /64 of them."""
+    with RelayThread(creates_per_minute=1) as relay:
+        http = Http(relay.url)
+
+        def created(forwarded: str) -> int:
+            document = new_world().document
+            return http.ask("POST", wire.SESSIONS, document, x_forwarded_for=forwarded).status
+
+        assert created("2001:db8:1:2::1") == 201
+        assert created("2001:db8:1:2:ffff::2") == 429
+        assert created("2001:db8:1:3::1") == 201
 
 
 @pytest.mark.parametrize("behind_proxy", [False, True])

@@ -253,6 +253,19 @@ def posts_per_second(scene: Scene) -> Iterator[Answer]:
     assert scene.text(scene.owner).status == 201
 
 
+@refused("429 rate_limited", waits=True, transfer_bytes_per_hour=200_000)
+def transfer_bytes_per_hour(scene: Scene) -> Iterator[Answer]:
+    """Of it one participant has half; what was begun with something left is finished."""
+    item = scene.owner.say("x" * 120_000)
+    path = wire.blob(scene.sid, item.ref.id)
+    answer = scene.owner.get(path)
+    yield answer
+    assert scene.sender.get(path).body == item.blob
+    assert scene.join(Role.OBSERVER).status == 201
+    scene.clock.turn(pause_of(answer))
+    assert scene.owner.get(path).body == item.blob
+
+
 @refused("429 too_many_wants", waits=True, max_wants=1)
 def max_wants(scene: Scene) -> Iterator[Answer]:
     items = [scene.owner.say(f"{n}") for n in range(2)]
@@ -349,7 +362,7 @@ def min_bytes_per_second(scene: Scene) -> None:
     while part := line.recv(65536):
         answer += part
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"did not arrive in time" in answer
+    assert b"did not arrive in time (--body-timeout 1s, --min-bytes-per-second 1M)" in answer
     assert large_of(scene.owner).status == 201
 
 

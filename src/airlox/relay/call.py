@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from airlox.relay.addresses import Origin, origin_of
-from airlox.relay.config import Config
+from airlox.relay.config import Config, setting_of
 from airlox.relay.refusals import Refusal
 
 Scope = MutableMapping[str, Any]
@@ -63,7 +63,8 @@ class RequestBody:
         self._deadline = asyncio.get_running_loop().time() + seconds
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end. Raises TimeoutError, Disconnected."""
+        """The next bytes; empty at the end. Raises Refusal when they come too slowly, and
+        Disconnected."""
         while not self.is_done:
             message = await self._next_message()
             if message["type"] != "http.request":
@@ -79,8 +80,14 @@ class RequestBody:
             return await self._receive()  # a timer would cost more than this
         if not self._deadline:
             self.expect(0)
-        async with asyncio.timeout_at(self._deadline):
-            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._receive()
+        except TimeoutError:
+            names = ("body_timeout_s", "min_bytes_per_second")
+            settings = ", ".join(setting_of(self._config, name) for name in names)
+            message = "the body did not arrive in time"
+            raise Refusal("bad_request", message, setting=settings) from None
 
     async def all(self, limit_bytes: int) -> bytes:
         """The whole body. Raises Refusal `too_large`."""
@@ -101,7 +108,7 @@ class RequestBody:
                 seen += len(part)
                 if seen > DRAIN_BYTES:
                     return False
-        except TimeoutError:
+        except Refusal:
             return False
         return True
 

@@ -98,6 +98,9 @@ class Config:
     posts_per_second: int = _count(
         5_000, 0, 1_000_000, "posts per participant, in bursts of twice as many; 0 is no limit"
     )
+    transfer_bytes_per_hour: int = _count(
+        64 * GIB, 0, 1 << 50, "sealed bytes a session may send and fetch; 0 is no limit"
+    )
     max_wants: int = _count(100, 1, 10_000, "blobs one participant may be waiting for")
     want_lifetime_s: int = _count(600, 1, 86_400, "how long a request for an evicted blob stands")
     want_pause_s: int = _count(240, 0, 86_400, "time after which a request is announced again")
@@ -306,7 +309,7 @@ _TIMES: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 def _units(field: dataclasses.Field[Any]) -> Mapping[str, int]:
     """The suffixes a value may have, the largest first."""
-    if field.name.endswith("_bytes"):
+    if "bytes" in field.name.split("_"):
         return _SIZES
     return _TIMES if field.name.endswith("_s") else {}
 

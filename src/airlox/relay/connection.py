@@ -67,12 +67,15 @@ def _too_many(config: Config, name: str, text: str) -> Refusal:
 def _told(refusal: Refusal) -> bytes:
     """A refusal as an answer of HTTP."""
     body = msgspec.json.encode({"error": refusal.code, "message": refusal.message})
-    head = (
-        f"HTTP/1.1 {STATUS_OF[refusal.code]} Refused\r\ncontent-type: application/json\r\n"
-        f"retry-after: {refusal.retry_after_s}\r\ncontent-length: {len(body)}\r\n"
-        "connection: close\r\n\r\n"
-    )
-    return head.encode() + body
+    head = [
+        f"HTTP/1.1 {STATUS_OF[refusal.code]} Refused",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+    ]
+    if refusal.retry_after_s is not None:
+        head.append(f"retry-after: {refusal.retry_after_s}")
+    return "\r\n".join([*head, "", ""]).encode() + body
 
 
 def serving(doors: Doors) -> type[Connection]:
@@ -131,9 +134,7 @@ class Connection(HttpToolsProtocol):
         try:
             self._place = self.doors.enter(self.client[0] if self.client else "")
         except Refusal as refusal:
-            # Before a request was read, so there is no parser to say it: as bytes.
-            transport.write(_told(refusal))
-            transport.close()
+            self._refuse(refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -177,7 +178,13 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes == 0:
             self.transport.close()  # nothing was asked
         elif not self.transport.is_closing():
-            self.send_400_response("The head of the request is too large or too slow.")
+            most = f"{HEAD_BYTES} bytes and {HEAD_S:g} s"
+            self._refuse(Refusal("bad_request", f"the head of a request may have {most}"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Before there is a request: as bytes."""
+        self.transport.write(_told(refusal))
+        self.transport.close()
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

@@ -19,7 +19,10 @@ ask a little too often, while the memory stays within some megabytes."""
 
 
 class Rate:
-    """A token bucket for each key: `per_s` on average, `burst` at once. 0 is no limit."""
+    """A token bucket for each key: `per_s` on average, `burst` at once. 0 is no limit.
+
+    Whoever has a token left may take more than that, and pays for it by waiting.
+    """
 
     def __init__(self, clock: Clock, *, per_s: float, burst: int) -> None:
         self._clock = clock
@@ -28,15 +31,15 @@ class Rate:
         self._spent: dict[Hashable, tuple[float, int]] = {}
         """The one that asked least lately first."""
 
-    def take(self, key: Hashable) -> bool:
-        """Whether `key` may go on; if so, one token is gone."""
+    def take(self, key: Hashable, size: int = 1) -> bool:
+        """Whether `key` may go on; if so, `size` tokens are gone."""
         if not self._burst:
             return True
         spent = self._spent_by(key)
         if spent + 1 > self._burst:
             return False
         self._spent.pop(key, None)
-        self._spent[key] = (spent + 1, self._clock.ticks_ms())
+        self._spent[key] = (spent + size, self._clock.ticks_ms())
         if len(self._spent) > RATE_KEYS:
             del self._spent[next(iter(self._spent))]
         return True

@@ -90,6 +90,7 @@ class Blobs:
     ) -> Blob:
         """A blob of exactly `size` bytes that begins with `start`. Raises Refusal."""
         quotas = self._core.quotas
+        quotas.take_bytes(session, who, size)
         if size <= self._core.config.inline_blob_bytes:
             blob = Blob(session, size, quotas.pending(session, who, size))
         else:

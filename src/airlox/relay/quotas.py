@@ -46,6 +46,9 @@ class Quotas:
         self._joins = Rate(clock, per_s=joins / 60, burst=joins)
         self._joins_of_one = Rate(clock, per_s=joins_of_one / 60, burst=joins_of_one)
         self._posts = Rate(clock, per_s=config.posts_per_second, burst=2 * config.posts_per_second)
+        transfer, part = config.transfer_bytes_per_hour, config.transfer_bytes_per_hour // 2
+        self._bytes = Rate(clock, per_s=transfer / 3600, burst=transfer)
+        self._bytes_of_one = Rate(clock, per_s=part / 3600, burst=part)
         self.disk_is_full = False
         """Set by the sweeper when free space is below the watermark."""
         self._sessions = Gate(
@@ -69,8 +72,12 @@ class Quotas:
         self._audits = Gate(Bound(AUDITS, _busy_with_audits))
 
     def forget_idle(self) -> None:
-        for rate in (self._creates, self._joins, self._joins_of_one, self._posts):
+        for rate in self._rates():
             rate.forget_idle()
+
+    def _rates(self) -> tuple[Rate, ...]:
+        joins, transfers = (self._joins, self._joins_of_one), (self._bytes, self._bytes_of_one)
+        return (self._creates, self._posts, *joins, *transfers)
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────
 
@@ -91,8 +98,15 @@ class Quotas:
         message = "too many posts by this participant"
         self._take(self._posts, (session.id, participant), "posts_per_second", message)
 
-    def _take(self, rate: Rate, key: object, name: str, message: str) -> None:
-        if not rate.take(key):
+    def take_bytes(self, session: Session, who: Participant, size: int) -> None:
+        """Counts sealed bytes on their way in or out; one participant has half of a session's."""
+        name = "transfer_bytes_per_hour"
+        message = "too many bytes sent and fetched by this participant"
+        self._take(self._bytes_of_one, (session.id, who.key), name, message, size)
+        self._take(self._bytes, session.id, name, "too many bytes sent and fetched", size)
+
+    def _take(self, rate: Rate, key: object, name: str, message: str, size: int = 1) -> None:
+        if not rate.take(key, size):
             setting = setting_of(self._config, name)
             raise Refusal("rate_limited", message, setting=setting, retry_s=rate.wait_s(key))
 

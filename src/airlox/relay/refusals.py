@@ -52,7 +52,6 @@ _STORAGE: Final = {
 _DISK_TROUBLE: Final = Refusal(
     "busy", "the relay's disk failed this time; its log says why", retry_s=_AT_ONCE_S
 )
-_SLOW: Final = Refusal("bad_request", "the request's body did not arrive in time")
 
 
 def answer_for(error: Exception) -> Answer:
@@ -66,8 +65,6 @@ def answer_for(error: Exception) -> Answer:
         error = Refusal("bad_request", error.message)
     elif isinstance(error, StorageError):
         error = _STORAGE.get(error.code, _DISK_TROUBLE)
-    elif isinstance(error, TimeoutError):
-        error = _SLOW
     if isinstance(error, Refusal):
         return Answer(STATUS_OF[error.code], error.code, error.message, error.retry_after_s)
     log.error("request failed", exc_info=error)

@@ -200,6 +200,7 @@ async def _send_blob(
     relay: Relay, call: Call, session: Session, who: Participant, reader: BlobReader
 ) -> None:
     try:
+        relay.core.quotas.take_bytes(session, who, reader.size)
         if reader.size <= READ_BYTES:
             await _send_parts(relay, call, reader)
             return
