@@ -16,6 +16,8 @@ import pytest
 from airlox import Session
 from airlox.client.jobs import Job
 from airlox.errors import JobRefused
+from airlox.protocol.chain import read_mark
+from airlox.protocol.item import Kind
 from airlox.protocol.limits import OUTPUT_BYTES
 from support.images import build_png
 from support.machines import RelayProgram, RunnerProgram
@@ -75,7 +77,16 @@ def bench(
     ):
         runner.note("ready")
         yield Bench(session, runner)
+        assert_chained(session)
         assert runner.stop() == 0
+
+
+def assert_chained(session: Session) -> None:
+    """P-CHN-1: whatever was posted in it has its place, and nothing is amiss."""
+    assert session.alarms() == []
+    headers = [r.envelope.header for r in session.records() if r.envelope is not None]
+    assert {header.kind for header in headers} >= {Kind.JOB, Kind.RESULT, Kind.RUNNER_INFO}
+    assert all(read_mark(header) is not None for header in headers)
 
 
 class TestPython:
