@@ -126,6 +126,7 @@ class TestAsWords:
             ("--concurrency", "4", "--memory", "2G", "--no-workspace", "--unsandboxed"),
             ("--sandbox", "process", "--gpus", "all", "--python", "/usr/bin/python3"),
             ("--toolchain", "/opt/a", "--toolchain", "/opt/b", "--work-root", "/srv/airlox"),
+            ("--allow-host", "a.example.org", "--allow-host", "*.example.org:8443"),
         ],
     )
     def test_round_trip(self, words: tuple[str, ...]) -> None:

@@ -48,6 +48,8 @@ IDLE_S: Final = 600.0
 
 _CHUNK_BYTES: Final = 64 * 1024
 _TRIED_ADDRESSES: Final = 4
+_PAUSE_S: Final = 0.002
+"""Between two connections, so that a flood of them costs the runner little."""
 _NO_DESCRIPTOR_PAUSE_S: Final = 0.2
 _WINDOW_BYTES: Final = 1 << 20
 """What the kernel holds at most for one connection to a host, in each direction."""
@@ -122,7 +124,7 @@ class EgressProxy:
                 task.add_done_callback(self._tasks.discard)
             else:
                 _turn_away(client)
-            await asyncio.sleep(0)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _handle(self, client: socket.socket) -> None:
         """One connection of the job, to its end. Peers that leave or stall end it quietly."""
