@@ -24,6 +24,7 @@ DOCKER = Ground("docker", "root")
 EACH_GROUND = pytest.mark.parametrize(
     "ground", [*grounds.EACH, pytest.param(DOCKER, marks=pytest.mark.slow)], ids=str
 )
+EACH_LOCAL = pytest.mark.parametrize("ground", grounds.EACH, ids=str)
 NO_WAY = {"ENETUNREACH", "EADDRNOTAVAIL"}
 """The latter where there is no IPv6 at all."""
 NOBODY = {"ECONNREFUSED", "EADDRNOTAVAIL"}
@@ -183,6 +184,36 @@ attempt(socket.socket(socket.AF_UNIX).connect, bait["socket"])
     assert seen.words[18] == "ENOENT"
     assert seen.egress is None
     assert net.connections() == before
+
+
+class TestSharedNetwork:
+    """A job that may use the network shares the machine's, and is told so."""
+
+    @EACH_LOCAL
+    def test_what_stays_closed(self, ground: Ground, net: Internet) -> None:
+        code = f"""
+attempt(socket.create_connection, ("{HOST}", {ECHO}), 5)
+attempt(socket.create_connection, ("{HOST_6}", {ECHO}), 5)
+tell("found" if socket.getaddrinfo("{NAME}", 443) else "none")
+attempt(socket.socket(socket.AF_UNIX).connect, "\\0" + bait["abstract"])
+attempt(socket.socket(socket.AF_UNIX).connect, bait["socket"])
+attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)
+attempt(socket.socket, socket.AF_INET6, socket.SOCK_RAW, 58)
+attempt(socket.socket, socket.AF_PACKET, socket.SOCK_RAW)
+attempt(socket.create_server, ("0.0.0.0", 80))
+"""
+        seen = ground.run(code, network="on", way_in=net.way_in)
+        assert seen.words[:3] == ["done", "done", "found"]
+        assert seen.words[3:] == ["EPERM", "ENOENT", "EPERM", "EPERM", "EAFNOSUPPORT", "EACCES"]
+        assert seen.egress is None
+
+    @EACH_LOCAL
+    def test_what_is_open_is_no_layer(self, ground: Ground) -> None:
+        """Loopback and metadata services are within reach: an operator can refuse that."""
+        with ground.started("", network="on", options={"require_layers": ["network"]}) as process:
+            answer = json.loads(process.communicate(timeout=60)[0])
+        assert answer["refused"] == "network_shared"
+        assert "--allow-host" in answer["message"]
 
 
 class TestContainers:
