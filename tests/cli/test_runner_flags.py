@@ -82,6 +82,10 @@ class TestOptions:
             runner_flags.runner_options(parse("--allow-host", "api.example.net", *other))
         assert caught.value.code == code
 
+    @pytest.mark.parametrize("flag", ["--cpus", "--docker-cpus"])
+    def test_a_share_of_the_processors(self, flag: str) -> None:
+        assert runner_flags.runner_options(parse(flag, "1.5")).cpus == 1.5
+
     def test_gpus(self) -> None:
         assert runner_flags.runner_options(parse("--gpus", "2")).gpus == "2"
 
@@ -123,7 +127,7 @@ class TestAsWords:
             (),
             ("--labels", "gpu,a100", "--labels", "big", "--description=-8 cores"),
             ("--require-layers", "seccomp,landlock", "--job-user", "nobody", "--no-network"),
-            ("--concurrency", "4", "--memory", "2G", "--no-workspace", "--unsandboxed"),
+            ("--concurrency", "4", "--memory", "2G", "--docker-cpus", "0.5", "--no-workspace"),
             ("--sandbox", "process", "--gpus", "all", "--python", "/usr/bin/python3"),
             ("--toolchain", "/opt/a", "--toolchain", "/opt/b", "--work-root", "/srv/airlox"),
             ("--allow-host", "a.example.org", "--allow-host", "*.example.org:8443"),

@@ -120,6 +120,8 @@ def test_limits_as_they_were_applied() -> None:
     applied = facts.applied_limits(used, REPORT)
     assert (applied.timeout_s, applied.processes) == (5, 7)
     assert applied.memory_bytes is UNSET
+    assert applied.cpus_milli is UNSET
+    assert facts.applied_limits(replace(used, cpus=1.5), REPORT).cpus_milli == 1500
 
 
 @pytest.mark.parametrize(("as_root", "counted"), [(True, UNSET), (False, 7)])
@@ -140,6 +142,8 @@ def test_processes_of_root_are_not_said_to_be_limited_without_walls(
         {"labels": tuple("abcdefghijklmnopq")},
         {"sandbox": "process", "no_network": True},
         {"gpus": "some"},
+        {"cpus": 0.001},
+        {"sandbox": "process", "cpus": 1.0},
     ],
 )
 def test_options_that_make_no_sense_are_refused(given: dict[str, object]) -> None:

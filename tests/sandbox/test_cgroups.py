@@ -15,18 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airlox.errors import SandboxError
 from airlox.sandbox.linux import cgroups
-from airlox.sandbox.linux.cgroups import (
-    CgroupDriver,
-    CgroupMount,
-    open_driver,
-    parse_membership,
-    parse_mountinfo,
-)
+from airlox.sandbox.linux.cgroups import CgroupDriver, open_driver
 from support import ordinary
 
 MIB = 1 << 20
@@ -51,42 +43,6 @@ def start(script: str) -> subprocess.Popen[str]:
     )
 
 
-class TestMountinfo:
-    def test_both_versions(self) -> None:
-        text = (
-            "23 1 8:1 / / rw - ext4 /dev/sda rw\n"
-            "35 31 0:32 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory\n"
-            "36 31 0:33 /docker/ab /sys/fs/cg\\040x rw - cgroup cgroup rw,cpu,pids\n"
-            "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n"
-        )
-        assert parse_mountinfo(text) == (
-            CgroupMount(1, frozenset({"memory"}), "/", "/sys/fs/cgroup/memory"),
-            CgroupMount(1, frozenset({"cpu", "pids"}), "/docker/ab", "/sys/fs/cg x"),
-            CgroupMount(2, frozenset(), "/", "/sys/fs/cgroup/unified"),
-        )
-
-    @given(st.text())
-    def test_any_text_gives_mounts_or_nothing(self, text: str) -> None:
-        for mount in parse_mountinfo(text):
-            assert mount.version in (1, 2)
-
-
-class TestMembership:
-    def test_all_forms(self) -> None:
-        text = "4:memory:/a/b:c\n3:cpu,cpuacct:/\n1:name=systemd:/x\n0::/user.slice\n"
-        assert parse_membership(text) == {
-            "memory": "/a/b:c",
-            "cpu": "/",
-            "cpuacct": "/",
-            "name=systemd": "/x",
-            "": "/user.slice",
-        }
-
-    @given(st.text())
-    def test_any_text_gives_groups_or_nothing(self, text: str) -> None:
-        parse_membership(text)
-
-
 class TestRealGroups:
     def test_limits_peak_and_kills(self, driver: CgroupDriver) -> None:
         group = driver.create("oom", memory_bytes=48 * MIB, processes=16)
@@ -98,6 +54,35 @@ class TestRealGroups:
             assert group.oom_kills() >= 1
             peak = group.peak_bytes()
             assert peak is None or 32 * MIB < peak <= 48 * MIB
+        finally:
+            assert group.remove(within_s=10)
+
+    def test_a_share_of_the_processors(self, driver: CgroupDriver) -> None:
+        """The kernel stops whoever used up its share, and counts how often."""
+        if driver.cpu_parent is None:
+            pytest.skip("no controller of processors may be used here")
+        group = driver.create("share", memory_bytes=None, processes=16, cpus=0.05)
+        assert group.cpu is not None
+        busy = start("while True: pass")
+        try:
+            group.add(busy.pid)
+            assert busy.stdin is not None
+            busy.stdin.write("\n")
+            busy.stdin.flush()
+            stat = group.cpu / "cpu.stat"
+            wait_until(lambda: cgroups._read_count(stat, "nr_throttled") > 2)
+        finally:
+            assert group.remove(within_s=10)
+            busy.communicate(timeout=60)
+
+    def test_jobs_yield_to_the_runner(self, driver: CgroupDriver) -> None:
+        if driver.cpu_parent is None:
+            pytest.skip("no controller of processors may be used here")
+        group = driver.create("yield", memory_bytes=None, processes=16)
+        assert group.cpu is not None
+        try:
+            name, usual = ("cpu.shares", 1024) if group.version == 1 else ("cpu.weight", 100)
+            assert int((group.cpu / name).read_text()) < usual
         finally:
             assert group.remove(within_s=10)
 
@@ -277,6 +262,9 @@ def hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hiera
 
     def make_group(path: str, mode: int = 0o777) -> None:
         mkdir(path, mode)
+        if "cpu" in Path(path).with_name("cgroup.subtree_control").read_text():
+            Path(path, "cpu.max").touch()
+            Path(path, "cpu.weight").touch()
         for name in ("cgroup.procs", "memory.max", "memory.swap.max", "pids.max", "cgroup.kill"):
             Path(path, name).touch()
 
@@ -294,13 +282,32 @@ def hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hiera
 class TestVersion2:
     def test_groups_are_made_below_the_runners_own(self, hierarchy: Hierarchy) -> None:
         driver = open_driver(hierarchy.proc)
-        assert driver == CgroupDriver(2, hierarchy.own, hierarchy.own)
-        assert (hierarchy.own / "cgroup.subtree_control").read_text() == "+memory +pids"
+        assert driver == CgroupDriver(2, hierarchy.own, hierarchy.own, hierarchy.own)
+        assert (hierarchy.own / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
         group = driver.create("x", memory_bytes=5 * MIB, processes=7)
         assert (group.memory / "memory.max").read_text() == str(5 * MIB)
         assert (group.memory / "memory.swap.max").read_text() == "0"
         assert (group.memory / "pids.max").read_text() == "7"
+        assert (group.memory / "cpu.weight").read_text() == "50"
+        assert (group.memory / "cpu.max").read_text() == "max 100000"
         assert group.folders == (str(group.memory),)
+
+    def test_a_share_of_the_processors(self, hierarchy: Hierarchy) -> None:
+        driver = open_driver(hierarchy.proc)
+        group = driver.create("x", memory_bytes=None, processes=7, cpus=1.5)
+        assert (group.memory / "cpu.max").read_text() == "150000 100000"
+
+    def test_processors_that_are_not_handed_down_are_done_without(
+        self, hierarchy: Hierarchy
+    ) -> None:
+        for folder in (hierarchy.point, hierarchy.own):
+            (folder / "cgroup.controllers").write_text("memory pids\n")
+        driver = open_driver(hierarchy.proc)
+        assert driver == CgroupDriver(2, hierarchy.own, hierarchy.own)
+        group = driver.create("x", memory_bytes=MIB, processes=1)
+        assert not (group.memory / "cpu.weight").exists()
+        with pytest.raises(SandboxError, match="processors"):
+            driver.create("y", memory_bytes=MIB, processes=1, cpus=1)
 
     def test_without_swap_accounting_a_group_can_be_made(self, hierarchy: Hierarchy) -> None:
         group = open_driver(hierarchy.proc).create("x", memory_bytes=None, processes=1)
@@ -351,16 +358,6 @@ class TestVersion2:
         (hierarchy.proc / "mountinfo").write_text("")
         with pytest.raises(SandboxError, match="mounted"):
             open_driver(hierarchy.proc)
-
-    @pytest.mark.parametrize("group", ["/other", "/../outside", "/own/../../x"])
-    def test_a_group_outside_of_the_mount_leads_to_its_top(self, group: str) -> None:
-        mount = CgroupMount(2, frozenset(), "/own", "/cg")
-        assert cgroups._own_folder(mount, group) == Path("/cg")
-
-    def test_a_mounted_part_is_seen_from_its_root(self) -> None:
-        mount = CgroupMount(2, frozenset(), "/own", "/cg")
-        assert cgroups._own_folder(mount, "/own/a") == Path("/cg/a")
-        assert cgroups._own_folder(mount, "/owner") == Path("/cg")
 
 
 def busy_until_empty(monkeypatch: pytest.MonkeyPatch, own: Path) -> None:

@@ -102,6 +102,13 @@ def add_confinement_flags(parser: Parser) -> None:
         metavar="MB",
         help="most memory of a job, below the session's",
     )
+    group.add_argument(
+        "--cpus",
+        "--docker-cpus",
+        type=float,
+        metavar="N",
+        help="processors that a job may keep busy, such as 1.5 [all]",
+    )
     group.add_argument("--gpus", default="none", metavar="all|none|N", help="GPUs for jobs [none]")
     _add_container_flags(parser)
 
@@ -117,9 +124,6 @@ def _add_container_flags(parser: Parser) -> None:
         "--image-base",
         metavar="IMAGE",
         help=f"what an image is made from [{options.IMAGE_BASE}; python:VERSION-slim]",
-    )
-    group.add_argument(
-        "--docker-cpus", type=float, metavar="N", help="processors that a job may keep busy [all]"
     )
     group.add_argument(
         "--docker-runtime", metavar="NAME", help="the engine's runtime for jobs, such as runsc"
@@ -203,7 +207,7 @@ def runner_options(args: Namespace) -> RunnerOptions:
         image=args.image,
         image_base=args.image_base or _image_base(args),
         docker_runtime=args.docker_runtime,
-        cpus=args.docker_cpus,
+        cpus=args.cpus,
         toolchains=tuple(Path(folder).absolute() for folder in args.toolchain),
     )
 

@@ -37,6 +37,7 @@ def sandbox_options(options: RunnerOptions, state_dir: Path, network: Network) -
         require_layers=options.require_layers,
         builder=options.builder,
         gpus=options.gpus,
+        cpus=options.cpus,
         toolchain_roots=options.toolchain_roots,
         image=options.image,
         container_runtime=options.docker_runtime,

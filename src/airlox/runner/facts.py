@@ -135,6 +135,7 @@ def applied_limits(used: Limits, report: Report) -> AppliedLimits:
     counted = report.sandbox != PROCESS or layers(report, network=Network.ON).get(_UID)
     return AppliedLimits(
         timeout_s=round(used.timeout_s),
+        cpus_milli=UNSET if used.cpus is None else round(used.cpus * 1000),
         disk_bytes=used.disk_bytes,
         memory_bytes=UNSET if used.memory_bytes is None else used.memory_bytes,
         open_files=used.open_files,

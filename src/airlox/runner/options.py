@@ -88,6 +88,14 @@ class RunnerOptions:
         ):
             if given and self.sandbox != "local":
                 raise UsageError(f"{flag} means the sandbox local, not {self.sandbox}")
+        if self.cpus is not None and not 0.01 <= self.cpus <= MAX_CPUS:
+            raise UsageError(f"--cpus is a number from 0.01 to {MAX_CPUS}")
+        if self.cpus is not None and self.sandbox == "process":
+            raise UsageError(
+                "--sandbox process cannot hold jobs to a share of the processors",
+                code="cpus_none",
+                hint="use --sandbox local or docker, or leave out --cpus",
+            )
         if _GPUS.fullmatch(self.gpus) is None:
             raise UsageError("--gpus is all, none, or a number from 1 to 64")
         if self.sandbox == "process" and self.gpus not in ("all", "none"):
@@ -110,7 +118,6 @@ class RunnerOptions:
             ("--image", self.image is not None),
             ("--image-base", self.image_base is not None),
             ("--docker-runtime", self.docker_runtime is not None),
-            ("--docker-cpus", self.cpus is not None),
         )
         for flag, is_given in given:
             if is_given and self.sandbox != "docker":
@@ -130,8 +137,6 @@ class RunnerOptions:
                 raise UsageError(f"{flag} is the name of an image, such as debian:12")
         if self.docker_runtime is not None and not _RUNTIME.fullmatch(self.docker_runtime):
             raise UsageError("--docker-runtime is the name of a runtime, such as runsc")
-        if self.cpus is not None and not 0.01 <= self.cpus <= MAX_CPUS:
-            raise UsageError(f"--docker-cpus is a number from 0.01 to {MAX_CPUS}")
 
     def _check_hosts(self) -> None:
         if not self.hosts:

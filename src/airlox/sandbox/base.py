@@ -20,6 +20,8 @@ MIB = 1024 * 1024
 OUTPUT_CHUNK_BYTES = 64 * 1024
 STDOUT = 1
 STDERR = 2
+NICE = 10
+"""How far commands stand back behind us where no control group does it for them."""
 
 
 class Network(StrEnum):
@@ -199,6 +201,7 @@ class SandboxOptions:
 
     `toolchain_roots` are folders in which toolchains of later plans may lie: the sandbox's own
     folders keep out of their way. `builder` is a builder of `local`, None: the first that works.
+    `cpus` is the share of the machine that plans will ask for, where one must be enforced.
     `image` and `container_runtime` are for containers. `allow_userns` lets a command make user
     namespaces (browsers do); `memory_back_stop` limits the data of each process where no cgroup
     limits memory (AddressSanitizer needs it off). `network` and `hosts` are what plans will ask
@@ -210,6 +213,7 @@ class SandboxOptions:
     require_layers: tuple[str, ...] = ()
     builder: str | None = None
     gpus: str = "none"
+    cpus: float | None = None
     toolchain_roots: tuple[Path, ...] = ()
     image: str | None = None
     container_runtime: str | None = None

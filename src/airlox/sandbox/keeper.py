@@ -160,6 +160,7 @@ def _run_job(plan: dict[str, Any], gate: int, failure: int) -> NoReturn:
         _reset_signals()
         os.umask(0o022)
         _limit(plan["rlimits"], plan["processes"])
+        os.nice(plan["nice"])
         os.chdir(plan["cwd"])
         _set_stdio(plan["stdio"], failure)
     except BaseException as e:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox import keeper
+from airlox.sandbox.base import NICE
 
 if TYPE_CHECKING:
     from airlox.sandbox.base import Plan
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _START_S = 15.0
 _KILL_S = 10.0
+_SESSION_GONE_S = 2.0
+_LOOK_S = 0.01
 _DATA_PER_MEMORY = 4
 _LENGTH_BYTES = 8
 _PACKAGES = ("airlox", "airlox.sandbox")
@@ -135,6 +138,8 @@ class Keeper:
         self._listener.cancel()
         await asyncio.gather(self._listener, return_exceptions=True)
         self._writer.close()
+        if self.status is None and self._job_pid is not None:
+            await _kill_session(self._job_pid)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -168,12 +173,18 @@ class Keeper:
             self.ended.set_result(None)
 
     def _line_ended(self) -> None:
-        if self.status is None and self._job_pid is not None:
-            with suppress(OSError):  # its keeper was killed: this reaches its session, no more
-                os.killpg(self._job_pid, signal.SIGKILL)
         self._main_ended()
         self._made.set()
         self._empty.set()
+
+
+async def _kill_session(pid: int) -> None:
+    """End what a job whose keeper was killed has in its first session; the rest cannot be found."""
+    give_up_at = time.monotonic() + _SESSION_GONE_S
+    with suppress(OSError):  # none of them is left
+        while time.monotonic() < give_up_at:
+            os.killpg(pid, signal.SIGKILL)
+            await asyncio.sleep(_LOOK_S)
 
 
 def _spawn(control_fd: int, stdio: tuple[int, int]) -> subprocess.Popen[bytes]:
@@ -209,6 +220,7 @@ def _message_of(
         "cwd": plan.cwd,
         "rlimits": rlimits,
         "processes": limits.processes,
+        "nice": NICE,
         "user": user,
         "stdio": stdio,
     }

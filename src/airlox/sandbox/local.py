@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox import probe as causes
-from airlox.sandbox.base import Cause, Layer, Limits, Outcome, Plan, Report
+from airlox.sandbox.base import NICE, Cause, Layer, Limits, Outcome, Plan, Report
 from airlox.sandbox.linux import builders, gpus, jobuser, layout, syscalls, trial
 from airlox.sandbox.linux.cgroups import Cgroup, CgroupDriver, open_driver
 from airlox.sandbox.linux.running import RunningJob
@@ -174,6 +174,8 @@ class LocalSandbox:
             self._looked_for_groups = True
             with contextlib.suppress(SandboxError):
                 self._driver = open_driver()
+        if self._options.cpus is not None and not (self._driver and self._driver.cpu_parent):
+            raise causes.refusal("cpus_none")
 
     def _first_that_works(self) -> Builder:
         """Of two that do not, the first one's reason tells more: it needs no program."""
@@ -199,7 +201,10 @@ class LocalSandbox:
         name = os.urandom(8).hex()
         # The launcher's keeper stays outside of the group, so that it is never the one killed.
         return self._driver.create(
-            name, memory_bytes=limits.memory_bytes, processes=limits.processes
+            name,
+            memory_bytes=limits.memory_bytes,
+            processes=limits.processes,
+            cpus=limits.cpus,
         )
 
     def _launch(
@@ -208,7 +213,13 @@ class LocalSandbox:
         assert self._builder is not None
         with contextlib.ExitStack() as stack:
             door_fd = outlet.door_fd if outlet else -1
-            given = Given(pipes.stdout_fd, pipes.stderr_fd, _open_groups(group, stack), door_fd)
+            given = Given(
+                pipes.stdout_fd,
+                pipes.stderr_fd,
+                _open_groups(group, stack),
+                door_fd,
+                nice=NICE if group is None or group.cpu is None else 0,
+            )
             return trial.start(self._builder, self._walls, plan, given)
 
 

@@ -90,6 +90,10 @@ _CAUSES = {
         "a job with network shares the host's, and this kernel cannot keep it from local sockets",
         "use Linux 6.12 or newer with Landlock, or join with `--no-network`",
     ),
+    "cpus_none": (
+        "no cgroup with a controller of processors may be made, so nothing holds jobs to a share",
+        "leave out `--cpus`, or start with `systemd-run --user --scope -p Delegate=yes …`",
+    ),
     "gpus_need_own": (
         "bubblewrap cannot open a device for a job that only a group may open",
         "leave out `--sandbox-builder bwrap`, or start the runner as a user of that group",

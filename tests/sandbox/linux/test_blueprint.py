@@ -28,6 +28,7 @@ _FIELDS = {
     "host_network": st.booleans(),
     "info_fd": st.integers(3, 100),
     "landlock_abi": st.integers(0, 9),
+    "nice": st.integers(0, 19),
     "no_new_privs": st.booleans(),
     "output_fds": st.tuples(st.integers(1, 100), st.integers(1, 100)),
     "parent_pid": st.integers(1, 2**22),

@@ -46,6 +46,7 @@ class Blueprint:
         "host_network",
         "info_fd",
         "landlock_abi",
+        "nice",
         "no_new_privs",
         "output_fds",
         "parent_pid",
@@ -69,6 +70,7 @@ class Blueprint:
     host_network: bool
     info_fd: int
     landlock_abi: int
+    nice: int
     no_new_privs: bool
     output_fds: tuple[int, int]
     parent_pid: int

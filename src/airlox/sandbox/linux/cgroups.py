@@ -5,6 +5,8 @@ group. A group is made below the runner's own, so that the limits set for the ru
 jobs too; where that cannot be, a root runner uses the top of the hierarchy.
 
 Rules
+- Where the controller of processors can be had, a job yields to the runner, and may be held to a
+  share of the machine: one that keeps every core busy must not starve what speaks with the relay.
 - A process is put in by its pid before it starts the job's program; children follow by themselves.
 - Groups are named `airlox-…`, and nothing else is ever removed or killed here. The name tells
   which process made the group, so that what a dead runner left can be known and swept.
@@ -28,66 +30,31 @@ from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox import proctable
+from airlox.sandbox.linux import hierarchies
+from airlox.sandbox.linux.hierarchies import (
+    CONTROLLERS,
+    PROCESSORS,
+    RUNNER_LEAF,
+    parse_membership,
+    parse_mountinfo,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _PREFIX = "airlox-"
-_RUNNER_LEAF = "airlox-runner"
-_CONTROLLERS = ("memory", "pids")
+_WEIGHT_OF_JOBS = 50
+_SHARES_OF_JOBS = 512
+"""Half of what a group or process has otherwise."""
+_PERIOD_US = 100_000
+_LEAST_QUOTA_US = 1_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OWNED = re.compile(r"airlox-([0-9]{1,20})-([0-9]{1,20})-([0-9]{1,20})-[A-Za-z0-9_-]+")
-_ESCAPED_BYTE = re.compile(r"\\([0-7]{3})")
 _REMOVE_STEP_S = 0.01
 _HINT = (
     "start the runner with `systemd-run --user --scope -p Delegate=yes airlox runner join …`, "
     "or install it as a service"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CgroupMount:
-    """One mounted hierarchy: `root` is the group that appears at `point`.
-
-    `controllers` is empty for version 2, where groups carry theirs.
-    """
-
-    version: int
-    controllers: frozenset[str]
-    root: str
-    point: str
-
-
-def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
-    """The cgroup hierarchies in the text of `/proc/self/mountinfo`; other lines are passed by."""
-    return tuple(mount for line in text.splitlines() if (mount := _parse_mount(line)))
-
-
-def _parse_mount(line: str) -> CgroupMount | None:
-    place, found, source = line.partition(" - ")
-    fields, types = place.split(" "), source.split(" ")
-    if not found or len(fields) < 6 or len(types) < 3:
-        return None
-    root, point = _unescaped(fields[3]), _unescaped(fields[4])
-    if types[0] == "cgroup2":
-        return CgroupMount(2, frozenset(), root, point)
-    if types[0] == "cgroup":
-        return CgroupMount(1, frozenset(types[2].split(",")) - {"rw", "ro"}, root, point)
-    return None
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED_BYTE.sub(lambda found: chr(int(found[1], 8)), text)
-
-
-def parse_membership(text: str) -> dict[str, str]:
-    """Controller to group, from the text of `/proc/self/cgroup`; version 2 is under `""`."""
-    groups = {}
-    for line in text.splitlines():
-        parts = line.split(":", 2)
-        if len(parts) == 3:
-            groups.update(dict.fromkeys(parts[1].split(","), parts[2]))
-    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +88,19 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """One job's group. `memory` and `pids` are the same folder on version 2."""
+    """One job's group. The folders are the same on version 2; `cpu` is None where there is no
+    controller of processors."""
 
     version: int
     memory: Path
     pids: Path
+    cpu: Path | None = None
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Where the group is, for the record of the job; see `remove_groups`."""
-        return tuple(dict.fromkeys((str(self.memory), str(self.pids))))
+        places = (self.memory, self.pids, *(() if self.cpu is None else (self.cpu,)))
+        return tuple(dict.fromkeys(map(str, places)))
 
     def add(self, pid: int) -> None:
         """Put a process in, before it starts what is to be limited. Raises OSError."""
@@ -164,26 +134,49 @@ class Cgroup:
 
 @dataclass(frozen=True, slots=True)
 class CgroupDriver:
-    """A place where groups may be made: one parent for each of the two controllers."""
+    """A place where groups may be made: one parent for each controller."""
 
     version: int
     memory_parent: Path
     pids_parent: Path
+    cpu_parent: Path | None = None
 
-    def create(self, name: str, *, memory_bytes: int | None, processes: int) -> Cgroup:
-        """Make a group with its limits; `name` is part of its name. Memory None: measured only.
+    @property
+    def what(self) -> str:
+        """What is limited here, in words."""
+        return "memory and processes" + ("" if self.cpu_parent is None else ", share of processors")
+
+    @property
+    def parents(self) -> tuple[Path, ...]:
+        """Where groups are made, each place once."""
+        places = (self.memory_parent, self.pids_parent, self.cpu_parent)
+        return tuple(dict.fromkeys(place for place in places if place is not None))
+
+    def create(
+        self, name: str, *, memory_bytes: int | None, processes: int, cpus: float | None = None
+    ) -> Cgroup:
+        """Make a group with its limits; `name` is part of its name. None: no limit, and memory is
+        measured all the same.
 
         Raises:
             SandboxError: the group cannot be made (code `cgroup_none`).
         """
+        if cpus is not None and self.cpu_parent is None:
+            raise _none("no controller of processors")
         folder = group_name(name)
-        group = Cgroup(self.version, self.memory_parent / folder, self.pids_parent / folder)
+        group = Cgroup(
+            self.version,
+            self.memory_parent / folder,
+            self.pids_parent / folder,
+            None if self.cpu_parent is None else self.cpu_parent / folder,
+        )
         made: list[str] = []
         try:
             for path in group.folders:
                 os.mkdir(path)
                 made.append(path)
             _limit(group, memory_bytes, processes)
+            _share_processors(group, cpus)
         except OSError as e:
             remove_groups(made, within_s=0)  # not one that was there before: it is another job's
             raise _none(f"cannot make {e.filename}: {e.strerror}") from None
@@ -214,7 +207,7 @@ def sweep_groups(proc: Path = Path("/proc/self"), *, within_s: float) -> bool:
     dead = [
         str(folder)
         for driver in _places(proc)
-        for parent in dict.fromkeys((driver.memory_parent, driver.pids_parent))
+        for parent in driver.parents
         for folder in orphans_in(parent)
     ]
     return remove_groups(tuple(dict.fromkeys(dead)), within_s=within_s)
@@ -252,11 +245,12 @@ def remove_groups(folders: Sequence[str], *, within_s: float) -> bool:
 def _places(proc: Path) -> tuple[CgroupDriver, ...]:
     """Where groups could be made, best first; whether they may be is for `_try` to say."""
     try:
-        mounts = parse_mountinfo((proc / "mountinfo").read_text(errors="surrogateescape"))
-        membership = parse_membership((proc / "cgroup").read_text(errors="surrogateescape"))
+        mounts = (proc / "mountinfo").read_text(errors="surrogateescape")
+        membership = (proc / "cgroup").read_text(errors="surrogateescape")
     except OSError:  # no /proc: no groups
         return ()
-    return (*_v1_places(mounts, membership), *_v2_places(mounts, membership))
+    found = hierarchies.places(parse_mountinfo(mounts), parse_membership(membership))
+    return tuple(CgroupDriver(*place) for place in found)
 
 
 def _owner_tag() -> str:
@@ -290,75 +284,40 @@ def _folders_in(parent: Path) -> tuple[Path, ...]:
         return ()
 
 
-def _v1_places(
-    mounts: Iterable[CgroupMount], membership: dict[str, str]
-) -> tuple[CgroupDriver, ...]:
-    by_controller = {
-        controller: mount
-        for mount in mounts
-        for controller in _CONTROLLERS
-        if controller in mount.controllers
-    }
-    if len(by_controller) < len(_CONTROLLERS):
-        return ()
-    own = [_own_folder(by_controller[name], membership.get(name, "/")) for name in _CONTROLLERS]
-    top = [Path(by_controller[name].point) for name in _CONTROLLERS]
-    return CgroupDriver(1, *own), CgroupDriver(1, *top)
-
-
-def _v2_places(
-    mounts: Iterable[CgroupMount], membership: dict[str, str]
-) -> tuple[CgroupDriver, ...]:
-    mount = next((mount for mount in mounts if mount.version == 2), None)
-    if mount is None:
-        return ()
-    own = _own_folder(mount, membership.get("", "/"))
-    if own.name == _RUNNER_LEAF:
-        own = own.parent
-    places = (own, Path(mount.point))
-    return tuple(CgroupDriver(2, place, place) for place in dict.fromkeys(places))
-
-
-def _own_folder(mount: CgroupMount, group: str) -> Path:
-    """Where a group appears; the top of the mount if it lies outside of what is mounted."""
-    root = mount.root.rstrip("/")
-    inside = group == root or group.startswith(root + "/")
-    below = group[len(root) :].strip("/") if inside else ""
-    return Path(mount.point) if ".." in below.split("/") else Path(mount.point, below)
-
-
 def _try(driver: CgroupDriver) -> None:
     if driver.version == 2:
-        _hand_down(driver.memory_parent)
+        _hand_down(driver.memory_parent, CONTROLLERS)
+        if driver.cpu_parent is not None:
+            _hand_down(driver.memory_parent, (*CONTROLLERS, PROCESSORS))
     name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
     group = driver.create(name, memory_bytes=64 << 20, processes=8)
     group.remove(within_s=1)
 
 
-def _hand_down(parent: Path) -> None:
+def _hand_down(parent: Path, controllers: tuple[str, ...]) -> None:
     """Make the controllers available to the children of a version 2 group."""
     try:
         handed = (parent / "cgroup.subtree_control").read_text().split()
-        if set(_CONTROLLERS) <= set(handed):
+        if set(controllers) <= set(handed):
             return
         offered = (parent / "cgroup.controllers").read_text().split()
-        if not set(_CONTROLLERS) <= set(offered):
-            raise _none(f"{parent} has no memory and pids controllers to hand down")
+        if not set(controllers) <= set(offered):
+            raise _none(f"{parent} has not all of {', '.join(controllers)} to hand down")
         try:
-            _enable(parent)
+            _enable(parent, controllers)
         except OSError as e:
             if e.errno != errno.EBUSY or _members(parent) != (os.getpid(),):
                 raise
-            leaf = parent / _RUNNER_LEAF
+            leaf = parent / RUNNER_LEAF
             leaf.mkdir(exist_ok=True)
             _write(leaf / "cgroup.procs", str(os.getpid()))
-            _enable(parent)
+            _enable(parent, controllers)
     except OSError as e:
         raise _none(f"cannot use {parent}: {e.strerror}") from None
 
 
-def _enable(parent: Path) -> None:
-    _write(parent / "cgroup.subtree_control", " ".join("+" + name for name in _CONTROLLERS))
+def _enable(parent: Path, controllers: tuple[str, ...]) -> None:
+    _write(parent / "cgroup.subtree_control", " ".join("+" + name for name in controllers))
 
 
 def _limit(group: Cgroup, memory_bytes: int | None, processes: int) -> None:
@@ -370,6 +329,19 @@ def _limit(group: Cgroup, memory_bytes: int | None, processes: int) -> None:
     # Without swap accounting the file is missing, and swap cannot be kept from the group.
     with contextlib.suppress(FileNotFoundError):
         _write(group.memory / files.swap_limit, str(memory_bytes if files.swap_is_sum else 0))
+
+
+def _share_processors(group: Cgroup, cpus: float | None) -> None:
+    if group.cpu is None:
+        return
+    quota_us = None if cpus is None else max(round(cpus * _PERIOD_US), _LEAST_QUOTA_US)
+    if group.version == 1:
+        _write(group.cpu / "cpu.shares", str(_SHARES_OF_JOBS))
+        _write(group.cpu / "cpu.cfs_period_us", str(_PERIOD_US))
+        _write(group.cpu / "cpu.cfs_quota_us", str(-1 if quota_us is None else quota_us))
+    else:
+        _write(group.cpu / "cpu.weight", str(_WEIGHT_OF_JOBS))
+        _write(group.cpu / "cpu.max", f"{'max' if quota_us is None else quota_us} {_PERIOD_US}")
 
 
 def _kill(folders: Iterable[str]) -> None:

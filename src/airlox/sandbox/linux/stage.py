@@ -31,6 +31,7 @@ def main(blueprint: Blueprint, built_fd: int) -> None:
         os.umask(0o022)
         for kind, value in blueprint.rlimits:
             _limit(kind, value)
+        os.nice(blueprint.nice)
         syscalls.default_signals()
         if blueprint.landlock_abi:
             places = (blueprint.writable, blueprint.devices)

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Given:
     """The descriptors a launcher hands on: the job's output, its open `cgroup.procs` files, and
-    the end through which the door of its network leaves, -1 for none."""
+    the end through which the door of its network leaves, -1 for none. `nice` is how far the job
+    stands back."""
 
     stdout_fd: int
     stderr_fd: int
     cgroup_fds: tuple[int, ...] = ()
     door_fd: int = -1
+    nice: int = 0
 
     @property
     def inherited(self) -> tuple[int, ...]:
@@ -69,6 +71,7 @@ class Walls:
             host_network=self._host_network(plan.network),
             info_fd=ends.info_fd,
             landlock_abi=self.landlock_abi(),
+            nice=given.nice,
             no_new_privs=True,
             output_fds=(given.stdout_fd, given.stderr_fd),
             parent_pid=os.getpid(),
@@ -117,7 +120,7 @@ class Walls:
             else Layer("userns_limit", True, "no user namespaces of a job's own"),
             Layer("landlock", True, f"ABI {abi}") if abi else _off("landlock", "landlock_off"),
             Layer("rlimits", True, "core, file size, open files, locked memory, processes"),
-            Layer("cgroup", True, f"version {driver.version}: memory and processes")
+            Layer("cgroup", True, f"version {driver.version}: {driver.what}")
             if driver
             else _off("cgroup", "cgroup_none"),
             Layer("watcher", True, "time, disk, and memory where no cgroup limits it"),
