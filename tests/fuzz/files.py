@@ -35,7 +35,7 @@ from airlox.relay.store.recovery import replay
 from airlox.relay.store.session_log import SessionLogs
 from airlox.runner.done import DoneJobs
 from airlox.sandbox import proctable
-from airlox.sandbox.linux import bwrap, cgroups, launched
+from airlox.sandbox.linux import bwrap, hierarchies, launched
 from airlox.sandbox.sweep import JobRecord, encode_record, parse_record
 from support.clock import Clock
 from support.world import NOW_MS
@@ -198,13 +198,12 @@ def read_lines(data: bytes) -> None:
         with suppress(ValueError):
             launched.parse_line(line)
         with suppress(ValueError):
-            bwrap.parse_line(line)
-        with suppress(ValueError):
             proctable.parse_stat(line.encode())
     proctable.parse_ps(text)
     assert proctable.parse_rollup(data) >= 0
-    cgroups.parse_mountinfo(text)
-    cgroups.parse_membership(text)
+    bwrap.parse_child(data)
+    hierarchies.parse_mountinfo(text)
+    hierarchies.parse_membership(text)
     assert parse_record(encode_record(record := parse_record(data))) == record
 
 
