@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airlox.sandbox.base import Layout, OutputSink, Plan, SandboxOptions
-    from airlox.sandbox.container.engine import State
+    from airlox.sandbox.container.told import State
     from airlox.sandbox.container.wayout import WayOut
 
 _KILL_S = 20.0

@@ -1,28 +1,29 @@
 """The container engine, through its command: `docker`, or `podman`, which answers to the same.
 
-Every call is an argument list, has a time limit, and reads no more than a bounded answer; what the
-engine tells of itself, an image and a container becomes a small frozen value. Failures are errors
-with a cause and a remedy (`causes.py`).
+Every call is an argument list, has a time limit, and reads no more than a bounded answer. Failures
+are errors with a cause and a remedy (`causes.py`).
 
-Left to others: which arguments a job's container gets (`arguments.py`), and when it ends.
+Left to others: what answers mean (`told.py`), which arguments a job's container gets
+(`arguments.py`), and when it ends.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from airlox.errors import SandboxError
 from airlox.sandbox.container import causes
+from airlox.sandbox.container.told import read_facts, read_image, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from airlox.sandbox.container.told import Facts, Image, State
 
 COMMANDS = ("docker", "podman")
 LOOK_S = 20.0
@@ -36,60 +37,6 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 PROXIES = (*_PROXIES, *(name.upper() for name in _PROXIES))
 """Variables that the docker command gives to containers by itself where its settings name them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the engine says of itself. `remaps`: user ids in containers are not the machine's."""
-
-    podman: bool
-    linux: bool
-    architecture: str
-    rootless: bool
-    remaps: bool
-    seccomp: bool
-    limits_memory: bool
-    limits_processes: bool
-    cgroup_version: int
-    cgroup_driver: str
-
-    @property
-    def name(self) -> str:
-        return "podman" if self.podman else "docker"
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image that the engine has. `id` names exactly it; `digest` is the registry's where one
-    is known, else its own. `volumes` are folders the image wants space of its own for."""
-
-    id: str
-    digest: str
-    architecture: str
-    path: str | None
-    volumes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A container as the engine sees it. `pid` is that of its first process, 0 when none runs;
-    `ran_ms` how long it ran, where the engine tells."""
-
-    status: str
-    exit_code: int
-    oom_killed: bool
-    error: str
-    pid: int
-    ran_ms: int | None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it was made and has not started."""
-        return self.status in ("created", "configured", "initialized")
-
-    @property
-    def runs(self) -> bool:
-        return self.status in ("running", "paused", "restarting", "stopping")
 
 
 def open_engine(path: str | None = None) -> Engine:
@@ -121,14 +68,7 @@ class Engine:
 
     def facts(self) -> Facts:
         """What the engine is. Raises SandboxError where it does not answer."""
-        told = _object(self.call("info", "--format", "{{json .}}", within_s=LOOK_S))
-        found = _podman_facts(told) if isinstance(told.get("host"), dict) else _docker_facts(told)
-        if found is None:
-            errors = told.get("ServerErrors")
-            raise causes.explain(
-                str(errors[0]) if errors else "Cannot connect to the Docker daemon"
-            )
-        return found
+        return read_facts(self.call("info", "--format", "{{json .}}", within_s=LOOK_S))
 
     def image(self, name: str) -> Image | None:
         """The image called `name`, or None where the engine has none."""
@@ -138,7 +78,7 @@ class Engine:
             if error.code == "image_missing":
                 return None
             raise
-        return _image(_object(said))
+        return read_image(said)
 
     def create(
         self, arguments: Sequence[str], *, environment: bytes, architecture_hint: str = ""
@@ -168,7 +108,7 @@ class Engine:
             if "no such container" in error.message.lower():
                 return None
             raise
-        return _state(_object(said))
+        return read_state(said)
 
     def signal(self, container: str, name: str) -> None:
         """Send a signal to a container's first process. Raises SandboxError when none runs."""
@@ -233,114 +173,6 @@ class Engine:
             except OSError as error:
                 raise causes.refusal("docker_missing", f"{error.strerror}") from None
             return done.returncode, _head(out), _head(err).decode("utf-8", "replace")
-
-
-# ── what the engine tells, as values ─────────────────────────────────────────────────────────
-
-
-def _docker_facts(told: Mapping[str, Any]) -> Facts | None:
-    if not told.get("ServerVersion"):
-        return None
-    options = [str(option) for option in told.get("SecurityOptions") or ()]
-    return Facts(
-        podman=False,
-        linux=told.get("OSType") == "linux",
-        architecture=_architecture(str(told.get("Architecture", ""))),
-        rootless="name=rootless" in options,
-        remaps="name=userns" in options,
-        seccomp=any(
-            option.startswith("name=seccomp") and "unconfined" not in option for option in options
-        ),
-        limits_memory=told.get("MemoryLimit") is True,
-        limits_processes=told.get("PidsLimit") is True,
-        cgroup_version=2 if str(told.get("CgroupVersion")) == "2" else 1,
-        cgroup_driver=str(told.get("CgroupDriver", "")),
-    )
-
-
-def _podman_facts(told: Mapping[str, Any]) -> Facts | None:
-    host = told["host"]
-    security = host.get("security") or {}
-    controllers = host.get("cgroupControllers") or ()
-    return Facts(
-        podman=True,
-        linux=host.get("os") == "linux",
-        architecture=_architecture(str(host.get("arch", ""))),
-        rootless=security.get("rootless") is True,
-        remaps=False,
-        seccomp=security.get("seccompEnabled") is True,
-        limits_memory="memory" in controllers,
-        limits_processes="pids" in controllers,
-        cgroup_version=2 if host.get("cgroupVersion") == "v2" else 1,
-        cgroup_driver=str(host.get("cgroupManager", "")),
-    )
-
-
-def _architecture(name: str) -> str:
-    """As images name it."""
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(name, name)
-
-
-def _image(told: Mapping[str, Any]) -> Image:
-    config = told.get("Config") or {}
-    digests = told.get("RepoDigests") or ()
-    identity = str(told.get("Id", ""))
-    identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
-    known = [text.rpartition("@")[2] for text in map(str, digests) if "@sha256:" in text]
-    variables = [str(entry).partition("=") for entry in config.get("Env") or ()]
-    return Image(
-        id=identity,
-        digest=known[0] if known else identity,
-        architecture=str(told.get("Architecture", "")),
-        path=next((value for name, _, value in variables if name == "PATH"), None),
-        volumes=tuple(sorted(str(path) for path in config.get("Volumes") or ())),
-    )
-
-
-def _state(told: Mapping[str, Any]) -> State:
-    return State(
-        status=str(told.get("Status", "")),
-        exit_code=_whole(told.get("ExitCode")),
-        oom_killed=told.get("OOMKilled") is True,
-        error=str(told.get("Error") or ""),
-        pid=_whole(told.get("Pid")),
-        ran_ms=_between_ms(str(told.get("StartedAt", "")), str(told.get("FinishedAt", ""))),
-    )
-
-
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?\d*(Z|[+-]\d\d:\d\d)")
-
-
-def _between_ms(started: str, finished: str) -> int | None:
-    from datetime import datetime
-
-    found = [_TIME.fullmatch(text) for text in (started, finished)]
-    if found[0] is None or found[1] is None:
-        return None
-    begin, end = (
-        datetime.fromisoformat(
-            match[1] + (match[2] or ".0").ljust(7, "0") + match[3].replace("Z", "+00:00")
-        )
-        for match in found
-        if match is not None
-    )
-    passed_ms = round((end - begin).total_seconds() * 1000)
-    return passed_ms if passed_ms >= 0 else None
-
-
-def _object(said: bytes) -> Mapping[str, Any]:
-    """The JSON object that the engine printed. Raises SandboxError where it is none."""
-    try:
-        found = json.loads(said)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise causes.refusal("container_refused", "its answer is not understood")
-    return found
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _head(file: IO[bytes]) -> bytes:

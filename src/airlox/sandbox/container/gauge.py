@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from airlox.sandbox import proctable
 from airlox.sandbox.base import Cause
 from airlox.sandbox.container.verdict import Measured
-from airlox.sandbox.linux import cgroups
+from airlox.sandbox.linux import cgroups, hierarchies
 from airlox.sandbox.supervise import Breach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airlox.sandbox.container.engine import Facts
+    from airlox.sandbox.container.told import Facts
 
 _REMOVE_WITHIN_S = 2.0
 _REMOVE_STEP_S = 0.01
@@ -164,9 +164,9 @@ def _places_of(container: str, parent: str | None) -> Iterator[str]:
     yield f"{user}/user.slice/libpod-{container}.scope"
 
 
-def _mounts() -> tuple[cgroups.CgroupMount, ...]:
+def _mounts() -> tuple[hierarchies.CgroupMount, ...]:
     try:
-        return cgroups.parse_mountinfo(_MOUNTINFO.read_text(errors="surrogateescape"))
+        return hierarchies.parse_mountinfo(_MOUNTINFO.read_text(errors="surrogateescape"))
     except OSError:  # no /proc: nothing can be seen of containers
         return ()
 

@@ -20,8 +20,9 @@ from airlox.errors import SandboxError, UsageError
 from airlox.sandbox.base import Limits, Network, Plan
 from airlox.sandbox.container import arguments, causes, gauge
 from airlox.sandbox.container.arguments import LAYOUT, Shape
-from airlox.sandbox.container.engine import Engine, Facts, Image, open_engine
+from airlox.sandbox.container.engine import Engine, open_engine
 from airlox.sandbox.container.profile import build_profile
+from airlox.sandbox.container.told import Facts, Image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,8 +24,9 @@ from airlox.sandbox import proctable
 from airlox.sandbox.container import causes
 
 if TYPE_CHECKING:
-    from airlox.sandbox.container.engine import Engine, State
+    from airlox.sandbox.container.engine import Engine
     from airlox.sandbox.container.gauge import Gauge
+    from airlox.sandbox.container.told import State
 
 _START_WITHIN_S = 60.0
 _LOOK_S = 0.02

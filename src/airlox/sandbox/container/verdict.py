@@ -15,7 +15,7 @@ from airlox.sandbox.base import Cause, Outcome
 
 if TYPE_CHECKING:
     from airlox.sandbox.base import Limits
-    from airlox.sandbox.container.engine import State
+    from airlox.sandbox.container.told import State
     from airlox.sandbox.supervise import Reason
 
 LOST = "the container engine or the container went away while the job ran; run it again"

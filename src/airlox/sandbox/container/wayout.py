@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from airlox.sandbox.container.arguments import Shape
-    from airlox.sandbox.container.engine import Engine, Facts
+    from airlox.sandbox.container.engine import Engine
     from airlox.sandbox.container.ready import Ready
+    from airlox.sandbox.container.told import Facts
 
 _UNSUPPORTED = "allow_hosts_unsupported"
 _NATIVE_RUNTIMES = (None, "runc", "crun")
