@@ -30,13 +30,15 @@ def error(number: int) -> int:
     return 0x00050000 | number
 
 
-def judge(machine: str, number: int, *arguments: int, arch: int | None = None) -> int:
+def judge(
+    machine: str, number: int, *arguments: int, arch: int | None = None, **options: bool
+) -> int:
     """Run the program as the kernel would; what it returns."""
     data = {0: number, 4: ARCH[machine] if arch is None else arch}
     for i, argument in enumerate((*arguments, 0, 0, 0, 0, 0, 0)[:6]):
         data[16 + 8 * i] = argument & 0xFFFFFFFF
         data[20 + 8 * i] = argument >> 32
-    program = seccomp.instructions(machine)
+    program = seccomp.instructions(machine, **options)
     at, accumulator = 0, 0
     while True:
         code, on_true, on_false, value = program[at]
@@ -158,3 +160,37 @@ def test_x32_is_killed() -> None:
 def test_an_unknown_machine_is_an_error() -> None:
     with pytest.raises(KeyError):
         seccomp.compile_filter("sparc64")
+
+
+@EVERY_MACHINE
+class TestUnseenMemory:
+    """Where no cgroup counts memory, none is made that belongs to no process."""
+
+    def test_with_a_cgroup_all_is_allowed(self, machine: str) -> None:
+        for number in seccomp.numbers(seccomp.UNSEEN, machine).values():
+            assert judge(machine, number, 0, 1 << 40) == ALLOWED
+
+    def test_without_one_memory_files_are_absent(self, machine: str) -> None:
+        number = seccomp.numbers(seccomp.UNSEEN, machine)["memfd_create"]
+        assert judge(machine, number, 0, 0, unseen_memory=False) == error(seccomp.ENOSYS)
+
+    @pytest.mark.parametrize(
+        ("size", "allowed"),
+        [(56, True), (1 << 16, True), (1 << 16 | 1, False), (1 << 32, False), (1 << 63, False)],
+    )
+    def test_and_shared_segments_small(self, machine: str, size: int, allowed: bool) -> None:
+        number = seccomp.numbers(seccomp.UNSEEN, machine)["shmget"]
+        wanted = ALLOWED if allowed else error(seccomp.ENOSYS)
+        assert judge(machine, number, 0, size, unseen_memory=False) == wanted
+
+
+@EVERY_MACHINE
+def test_user_namespaces_where_they_are_allowed(machine: str) -> None:
+    calls = {
+        **seccomp.numbers(seccomp.BY_ARGUMENT, machine),
+        **seccomp.numbers(seccomp.REFUSED, machine),
+    }
+    for name in ("clone", "unshare", "chroot"):
+        assert judge(machine, calls[name], 0x10000000) == error(seccomp.EPERM)
+        assert judge(machine, calls[name], 0x10000000, user_namespaces=True) == ALLOWED
+    assert judge(machine, calls["mount"], user_namespaces=True) == error(seccomp.EPERM)

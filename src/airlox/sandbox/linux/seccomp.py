@@ -4,7 +4,7 @@ Pure: numbers in, bytes out. The table is a deny list (the walls are namespaces 
 narrows what of the kernel can be reached), except that calls newer than the table are answered
 "no such call". `VERSION` is part of what a result says about its sandbox. Left alone on purpose:
 ptrace and process_vm_* (debuggers; bounded by the pid namespace and Landlock), Unix sockets,
-seccomp, landlock_*, memfd_create.
+seccomp, landlock_*, and memfd_create where a cgroup counts its memory.
 """
 
 from __future__ import annotations
@@ -93,6 +93,14 @@ BY_ARGUMENT: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92),
 }
 
+# Memory that is no process's: not seen by whoever adds up processes, where no cgroup counts it.
+UNSEEN: dict[str, tuple[int | None, int | None]] = {
+    "memfd_create": (319, 279),
+    "shmget": (29, 194),
+}
+SHARED_SEGMENT_BYTES = 64 * 1024
+"""Segments up to this size are made all the same: a database marks its folder with one."""
+
 ARCHITECTURES = {"x86_64": 0, "aarch64": 1}
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
@@ -158,17 +166,30 @@ def _neither(values: tuple[int, int]) -> list[Instruction]:
     return [(_JUMP_EQUAL, 2, 0, first), (_JUMP_EQUAL, 1, 0, second), _return(_ALLOW)]
 
 
+def _no_larger_than(number: int, argument: int, limit: int) -> list[Instruction]:
+    """One call, with both halves of an argument that says a size."""
+    absent = _return(_ERRNO | ENOSYS)
+    low = _load_argument(argument)
+    high = (*low[:3], low[3] + 4)
+    body = [high, (_JUMP_EQUAL, 1, 0, 0), absent, low, (_JUMP_GREATER, 0, 1, limit), absent]
+    body.append(_return(_ALLOW))
+    return [(_JUMP_EQUAL, 0, len(body), number), *body]
+
+
 def numbers(table: dict[str, tuple[int | None, int | None]], machine: str) -> dict[str, int]:
     """The calls of a table that an architecture has, by name."""
     column = ARCHITECTURES[machine]
     return {name: n for name, row in table.items() if (n := row[column]) is not None}
 
 
-def instructions(machine: str, *, user_namespaces: bool = False) -> list[Instruction]:
+def instructions(
+    machine: str, *, user_namespaces: bool = False, unseen_memory: bool = True
+) -> list[Instruction]:
     """The whole program.
 
     With `user_namespaces` a command may make them and what goes with them: a browser's own sandbox
     unshares, clones and changes its root. The kernel then asks for capabilities in that namespace.
+    Without `unseen_memory` there is none of it but small segments.
 
     Raises:
         KeyError: the architecture is not in the table.
@@ -189,6 +210,10 @@ def instructions(machine: str, *, user_namespaces: bool = False) -> list[Instruc
     program += [(_JUMP_GREATER, 0, 1, NEWEST), _return(_ERRNO | ENOSYS)]
     program += _refuse(list(denied.values()), EPERM)
     program += _refuse(list(numbers(ABSENT, machine).values()), ENOSYS)
+    if not unseen_memory:
+        unseen = numbers(UNSEEN, machine)
+        program += _no_larger_than(unseen.pop("shmget"), 1, SHARED_SEGMENT_BYTES)
+        program += _refuse(list(unseen.values()), ENOSYS)
     if not user_namespaces:
         program += _judge(judged["clone"], 0, _none_of_bits(NAMESPACES), refused)
         program += _judge(judged["unshare"], 0, _none_of_bits(NAMESPACES | NEW_TIME), refused)
@@ -198,9 +223,12 @@ def instructions(machine: str, *, user_namespaces: bool = False) -> list[Instruc
     return [*program, _return(_ALLOW)]
 
 
-def compile_filter(machine: str, *, user_namespaces: bool = False) -> bytes:
+def compile_filter(
+    machine: str, *, user_namespaces: bool = False, unseen_memory: bool = True
+) -> bytes:
     """The program as the kernel takes it: 8 bytes an instruction."""
+    program = instructions(machine, user_namespaces=user_namespaces, unseen_memory=unseen_memory)
     return b"".join(
         code.to_bytes(2, "little") + bytes((on_true, on_false)) + value.to_bytes(4, "little")
-        for code, on_true, on_false, value in instructions(machine, user_namespaces=user_namespaces)
+        for code, on_true, on_false, value in program
     )

@@ -65,7 +65,7 @@ class Walls:
             devices=self.offered.devices,
             door_fd=given.door_fd,
             env=tuple((os.fsencode(name), os.fsencode(value)) for name, value in plan.env),
-            filter=self._filter(),
+            filter=self._filter(plan, given),
             gid=self.user.gid if self.user else -1,
             go_fd=ends.go_fd,
             host_network=self._host_network(plan.network),
@@ -85,10 +85,15 @@ class Walls:
     def _owner(self) -> tuple[int, int] | None:
         return (self.user.uid, self.user.gid) if self.user else None
 
-    def _filter(self) -> bytes:
+    def _filter(self, plan: Plan, given: Given) -> bytes:
         if "seccomp" in self.without:
             return b""
-        return seccomp.compile_filter(syscalls.MACHINE, user_namespaces=self.options.allow_userns)
+        watched = plan.limits.memory_bytes is not None and not given.cgroup_fds
+        return seccomp.compile_filter(
+            syscalls.MACHINE,
+            user_namespaces=self.options.allow_userns,
+            unseen_memory=not watched,
+        )
 
     def _writable(self) -> tuple[str, ...]:
         places = layout.writable(self.layout)
