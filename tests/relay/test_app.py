@@ -155,6 +155,31 @@ def test_a_closed_session_is_not_opened_again_by_its_manifest(tmp_path: Path) ->
         assert relay.call(relay.relay.core.store.read, SessionId("relay")) == []
 
 
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_the_list_of_closed_sessions_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whoever opens and closes sessions all day fills neither memory nor disk."""
+    monkeypatch.setattr(service, "ENDED", 4)
+    monkeypatch.setattr(service, "ENDED_SLACK", 2)
+    data = str(tmp_path / "data") if where == "disk" else None
+    with RelayThread(data=data, creates_per_minute=0) as relay:
+        http, core = Http(relay.url), relay.relay.core
+        worlds = [new_world() for _ in range(20)]
+        for world in worlds:
+            create(http, world)
+            owner = join(http, world.person(Role.OWNER))
+            assert owner.post(wire.close(owner.sid)).status == 200
+        relay.call(core.tidy_ended)
+        assert len(core._ended) == 4
+        assert len(relay.call(core.store.read, SessionId("relay"))) == 4
+        assert http.ask("POST", wire.SESSIONS, worlds[-1].document).error == "410 gone"
+    if data is not None:
+        with RelayThread(data=data) as relay:
+            answer = Http(relay.url).ask("POST", wire.SESSIONS, worlds[-1].document)
+            assert answer.error == "410 gone"
+
+
 def test_an_expired_session_ends_by_itself(relay: RelayThread, http: Http) -> None:
     world = new_world(ttl_ms=700)
     create(http, world)

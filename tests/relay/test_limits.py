@@ -24,6 +24,7 @@ from airlox.protocol.keys import Role
 from airlox.protocol.payload import JobCancel
 from airlox.relay.config import limit_fields, setting_of
 from support.clock import Clock
+from support.crew import Crew
 from support.relay import (
     Answer,
     Member,
@@ -354,7 +355,7 @@ def max_transfers_per_address(scene: Scene) -> Iterator[Answer]:
     assert large_of(scene.sender, x_forwarded_for=A).status == 201
 
 
-@held(min_bytes_per_second=1 << 20, body_timeout_s=1)
+@held(min_bytes_per_second=32 << 20, body_timeout_s=1)
 def min_bytes_per_second(scene: Scene) -> None:
     """A large upload has the time for all and the time its size takes."""
     line = scene.unfinished(scene.owner, 120_000, "_transfers", "all")
@@ -362,8 +363,22 @@ def min_bytes_per_second(scene: Scene) -> None:
     while part := line.recv(65536):
         answer += part
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"did not arrive in time (--body-timeout 1s, --min-bytes-per-second 1M)" in answer
+    assert b"did not arrive in time (--body-timeout 1s, --min-bytes-per-second 32M)" in answer
     assert large_of(scene.owner).status == 201
+    reads_nothing(scene)
+
+
+def reads_nothing(scene: Scene) -> None:
+    """A download that nobody reads ends, and gives its place back."""
+    owner = Crew(scene.relay, max_item_bytes=32 << 20).owner
+    item = file_item(owner.person, b"#" * (30 << 20))  # more than systems buffer
+    assert owner.send(item).status == 201
+    with scene.http.line(receive_bytes=2048) as line:
+        head = f"GET {wire.blob(owner.sid, item.ref.id)} HTTP/1.1\r\nhost: x\r\n"
+        line.sendall(f"{head}authorization: Bearer {owner.token}\r\n\r\n".encode())
+        transfers = scene.relay.relay.core.quotas._transfers
+        until(lambda: transfers.held(0, "all") == 1, "the download")
+        until(lambda: transfers.held(0, "all") == 0, "its end")
 
 
 @held(inline_blob_bytes=1000, max_transfers=1)

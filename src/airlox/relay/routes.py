@@ -7,7 +7,8 @@ it. Errors are answered in app.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ from airlox.protocol.keys import Role
 from airlox.protocol.wire import Headers
 from airlox.relay import live
 from airlox.relay.audit import trail_parts
-from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call
+from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call, Disconnected
 from airlox.relay.entities import Participant
 from airlox.relay.history import events_page
 from airlox.relay.hub import CHUNK_BYTES, Stream
@@ -102,10 +103,15 @@ async def audit(relay: Relay, call: Call) -> None:
             await call.finish()
 
 
-def _time_to_send(relay: Relay, size: int) -> asyncio.Timeout:
-    """A reader that takes `size` bytes too slowly is cut off."""
+@contextlib.asynccontextmanager
+async def _time_to_send(relay: Relay, size: int) -> AsyncIterator[None]:
+    """A reader that takes `size` bytes too slowly counts as gone."""
     config = relay.core.config
-    return asyncio.timeout(config.body_timeout_s + size / config.min_bytes_per_second)
+    try:
+        async with asyncio.timeout(config.body_timeout_s + size / config.min_bytes_per_second):
+            yield
+    except TimeoutError:
+        raise Disconnected from None
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────

@@ -43,6 +43,9 @@ from airlox.relay.store.base import RELAY_LOG, Pending, Store
 log = logging.getLogger("airlox.relay")
 
 TOKEN_BYTES = 32
+ENDED = 100_000
+"""Closed sessions that are remembered."""
+ENDED_SLACK = 1_000
 LONG_DOCUMENT = 64 << 10
 """Characters of a manifest that takes more than a few milliseconds to check."""
 
@@ -60,7 +63,10 @@ class Core:
         self._creating: set[SessionId] = set()
         self._unreadable: set[SessionId] = set()
         self._ended: dict[str, int] = {}
-        """Closed sessions that their manifest, known to many, would open again; until when."""
+        """Closed sessions that their manifest, known to many, would open again; until when. The
+        one that was closed first comes first."""
+        self._ended_written = 0
+        """Entries of the list in the store."""
 
     # ── start ────────────────────────────────────────────────────────────────────────────────
 
@@ -93,6 +99,7 @@ class Core:
         known = [record for record in entries if isinstance(record, records.Ended)]
         self._ended = {record.session: record.until_ms for record in known}
         self.forget_ended()
+        self._ended_written = len(self._ended)
         recent = [record for record in known if record.session in self._ended]
         if len(recent) < len(known):
             purged = self.store.purge(RELAY_LOG)
@@ -104,6 +111,21 @@ class Core:
         """Drops closed sessions whose manifests are too old by now to open anything."""
         now_ms = self.clock.now_ms()
         self._ended = {sid: until for sid, until in self._ended.items() if until > now_ms}
+
+    async def tidy_ended(self) -> None:
+        """Writes the list anew once it is mostly of sessions that were forgotten: whoever opens
+        and closes sessions all day is not to fill the disk. Raises StorageError."""
+        self.forget_ended()
+        if self._ended_written < 2 * len(self._ended) + ENDED_SLACK:
+            return
+        known = frozenset(self._ended)
+
+        def rewrite(entries: list[bytes]) -> list[bytes]:
+            """In another thread: touches nothing but the entries."""
+            return [entry for entry in entries if _session_of(entry) in known]
+
+        self._ended_written = len(known)
+        await self.store.rewrite(RELAY_LOG, rewrite)
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────
 
@@ -249,6 +271,9 @@ class Core:
         if self._is_over(manifest) or until_ms <= now_ms:
             return
         self._ended[session.id] = until_ms
+        if len(self._ended) > ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended_written += 1
         record = records.Ended(now_ms, session.id, until_ms)
         self.store.append(RELAY_LOG, [records.encode(record)])
 
@@ -393,3 +418,9 @@ class Core:
     def check_role(self, who: Participant, *allowed: Role, what: str) -> None:
         if who.role not in allowed:
             raise Refusal("forbidden", f"only the {' or '.join(allowed)} may {what}")
+
+
+def _session_of(entry: bytes) -> str | None:
+    """The session that an entry of the list of closed ones is about."""
+    record = records.decode(entry)
+    return record.session if isinstance(record, records.Ended) else None

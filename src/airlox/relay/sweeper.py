@@ -83,7 +83,7 @@ class Sweeper:
 
     async def _sweep_slowly(self) -> None:
         self._core.quotas.forget_idle()
-        self._core.forget_ended()
+        await self._tidy_ended()
         self._live.forget_ended()
         ticks_ms, config = self._core.clock.ticks_ms(), self._core.config
         newcomers_ms = ticks_ms - config.newcomer_grace_s * 1000
@@ -94,6 +94,12 @@ class Sweeper:
                 await self._try(session, self._packs.drop_unclaimed(session))
             if session.keeps_history:
                 await self._try(session, self._history.forget_old(session))
+
+    async def _tidy_ended(self) -> None:
+        try:
+            await self._core.tidy_ended()
+        except AirloxError as error:
+            log.warning("sweep failed", extra={"reason": error.message})
 
     async def _try(self, session: Session, step: Coroutine[Any, Any, None]) -> None:
         try:
