@@ -247,6 +247,9 @@ class TestSealing:
         assert parcel.result is parcel.bare
 
 
+LESS = "write less in one job, or choose another runner"
+
+
 class TestReasons:
     def reason(self, outcome: base.Outcome, **job: Any) -> str | None:
         return answer.reason_of(outcome, msgspec.structs.replace(JOB, **job), SESSION)
@@ -267,6 +270,15 @@ class TestReasons:
         out = base.Outcome(base.Cause.OUT_OF_MEMORY, limit=512 << 20)
         assert (self.reason(out) or "").endswith("which is all the session allows")
 
+    def test_memory_of_which_the_runner_gives_less(self) -> None:
+        out = base.Outcome(base.Cause.OUT_OF_MEMORY, limit=256 << 20)
+        said = answer.reason_of(out, JOB, SESSION, memory_mb=256)
+        assert said is not None
+        assert said.endswith("all this runner gives a job; choose another runner")
+        said = answer.reason_of(out, JOB, SESSION, memory_mb=300)
+        assert said is not None
+        assert said.endswith("try --memory 300")
+
     @pytest.mark.parametrize(
         ("outcome", "said"),
         [
@@ -274,11 +286,12 @@ class TestReasons:
             (base.Outcome(base.Cause.SIGNAL, signal=63), "killed by signal 63"),
             (
                 base.Outcome(base.Cause.DISK, limit=50, detail="files made"),
-                "killed: limit of the runner's disk reached: files made, 50",
+                f"killed: limit of the runner's disk reached: files made, 50; {LESS}",
             ),
             (
                 base.Outcome(base.Cause.DISK, limit=1 << 28, detail="free space of the disk"),
-                "killed: limit of the runner's disk reached: free space of the disk, 256 MB",
+                "killed: limit of the runner's disk reached: free space of the disk, 256 MB; "
+                + LESS,
             ),
             (
                 base.Outcome(base.Cause.PROCESS_LIMIT, limit=512),
@@ -292,7 +305,10 @@ class TestReasons:
 
     def test_a_child_killed_for_memory_is_told_though_the_job_ended_well(self) -> None:
         outcome = base.Outcome(base.Cause.EXIT, exit_code=0, oom_kills=1)
-        assert "--memory" in (self.reason(outcome) or "")
+        said = "a process was killed for want of memory; try a larger --memory"
+        assert self.reason(outcome) == said
+        outcome = base.Outcome(base.Cause.EXIT, exit_code=0, oom_kills=3)
+        assert self.reason(outcome) == said.replace("a process was", "3 processes were")
 
     def test_the_peak_counts_what_was_killed(self) -> None:
         outcome = base.Outcome(base.Cause.EXIT, peak_bytes=9, peak_source="cgroup", oom_kills=2)

@@ -51,6 +51,7 @@ NO_LIVE: Final = LiveTotals(dropped_bytes=0, head=None, segments=0, stderr_bytes
 _NOTHING: Final = Redactor([])
 _SHORT_REASON: Final = 160
 """Characters that stay of a reason where a session's items have no room for it."""
+_LESS: Final = "write less in one job, or choose another runner"
 _STEPS: Final = 14
 """Halvings of the output's room: they find it to within 100 bytes."""
 
@@ -274,13 +275,16 @@ def cause_of(outcome: base.Outcome) -> Cause:
     return cause
 
 
-def reason_of(outcome: base.Outcome, job: Job, session: JobLimits) -> str | None:
-    """What happened, and what to do about it; None when there is nothing to say."""
+def reason_of(
+    outcome: base.Outcome, job: Job, session: JobLimits, *, memory_mb: int | None = None
+) -> str | None:
+    """What happened, and what to do about it; None when there is nothing to say. `memory_mb` is
+    what the runner gives a job at most, where that is less than the session allows."""
     match outcome.cause:
         case base.Cause.TIME_OUT:
             return _time_out_reason(job, session)
         case base.Cause.OUT_OF_MEMORY:
-            return _memory_reason(outcome, session)
+            return _memory_reason(outcome, session, memory_mb)
         case base.Cause.DISK:
             return _disk_reason(outcome)
         case base.Cause.PROCESS_LIMIT:
@@ -291,7 +295,7 @@ def reason_of(outcome: base.Outcome, job: Job, session: JobLimits) -> str | None
         case base.Cause.SANDBOX_UNAVAILABLE:
             return _with_detail("the sandbox could not be had", outcome)
         case base.Cause.EXIT if outcome.oom_kills:
-            return "a process of the job was killed for want of memory; try a larger --memory"
+            return _child_killed(outcome)
         case _:
             return outcome.detail
 
@@ -303,7 +307,13 @@ def _time_out_reason(job: Job, session: JobLimits) -> str:
     return f"{said}; try --timeout {min(2 * job.timeout_s, session.timeout_s)}"
 
 
-def _memory_reason(outcome: base.Outcome, session: JobLimits) -> str:
+def _child_killed(outcome: base.Outcome) -> str:
+    """The main process went on without those of its processes that the kernel killed."""
+    killed = "a process was" if outcome.oom_kills == 1 else f"{outcome.oom_kills} processes were"
+    return f"{killed} killed for want of memory; try a larger --memory"
+
+
+def _memory_reason(outcome: base.Outcome, session: JobLimits, most_mb: int | None) -> str:
     limit_mb = None if outcome.limit is None else outcome.limit // limits.MIB
     said = "killed: out of memory"
     if limit_mb is not None:
@@ -312,16 +322,20 @@ def _memory_reason(outcome: base.Outcome, session: JobLimits) -> str:
         said += f", peak {outcome.peak_bytes // limits.MIB} MB"
     if limit_mb is None or limit_mb >= session.memory_mb:
         return f"{said}, which is all the session allows"
-    return f"{said}; try --memory {min(2 * limit_mb, session.memory_mb)}"
+    if most_mb is not None and limit_mb >= most_mb:
+        return f"{said}, which is all this runner gives a job; choose another runner"
+    more_mb = min(2 * limit_mb, session.memory_mb, most_mb or session.memory_mb)
+    return f"{said}; try --memory {more_mb}"
 
 
 def _disk_reason(outcome: base.Outcome) -> str:
     """Which limit of the disk: of what is written, of files, or of what must stay free."""
     said = _with_detail("killed: limit of the runner's disk reached", outcome)
     if outcome.limit is None:
-        return said
+        return f"{said}; {_LESS}"
     large = outcome.limit >= limits.MIB
-    return f"{said}, {outcome.limit // limits.MIB} MB" if large else f"{said}, {outcome.limit}"
+    amount = f"{outcome.limit // limits.MIB} MB" if large else f"{outcome.limit}"
+    return f"{said}, {amount}; {_LESS}"
 
 
 def _signal_name(number: int | None) -> str:

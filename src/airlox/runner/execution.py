@@ -333,7 +333,9 @@ def _reason(
 ) -> str | None:
     if outcome.cause is base.Cause.CANCELLED:
         return running.why
-    reason = answers.reason_of(outcome, attempt.job, bench.session)
+    reason = answers.reason_of(
+        outcome, attempt.job, bench.session, memory_mb=bench.options.memory_mb
+    )
     return None if reason is None else redactor.clean_text(reason)
 
 
