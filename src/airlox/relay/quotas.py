@@ -27,8 +27,8 @@ PLACE_S: Final = 2.0
 """When to look again for a place that others hold."""
 DISK_S: Final = 60.0
 """When to look again for room on the disk."""
-SESSION_SHARE: Final = 4
-"""One session has a quarter of what may wait for the disk, a participant half of that."""
+PENDING_SHARE: Final = 8
+"""One participant has an eighth of what may wait for the disk, a session twice that."""
 CANCELS: Final = 4
 """Signed cancels of one job that are taken although there is no room."""
 CANCEL_BYTES: Final = 4096
@@ -67,8 +67,8 @@ class Quotas:
             self._bound("max_streams", "busy", "too many open streams", PLACE_S),
             *self._bounds_of_one("max_streams", "too many open streams"),
         )
-        most = config.max_pending_bytes // SESSION_SHARE
-        self._pending = Gate(Bound(most, self._too_much), Bound(most // 2, self._too_much))
+        of_one = max(config.max_pending_bytes // PENDING_SHARE, config.inline_blob_bytes)
+        self._pending = Gate(Bound(2 * of_one, self._too_much), Bound(of_one, self._too_much))
         self._audits = Gate(Bound(AUDITS, _busy_with_audits))
 
     def forget_idle(self) -> None:
