@@ -179,6 +179,14 @@ def max_participants(scene: Scene) -> Iterator[Answer]:
     assert scene.text(scene.sender).status == 201
 
 
+@refused("507 full", max_participants_per_address=2)
+def max_participants_per_address(scene: Scene) -> Iterator[Answer]:
+    """Past ones stay: whoever joins again and again is not to leave no place for others."""
+    assert [scene.join(x_forwarded_for=A).status for _ in range(2)] == [201, 201]
+    yield scene.join(x_forwarded_for=A)
+    assert scene.join(x_forwarded_for=B).status == 201
+
+
 @refused("507 full", max_items=4)
 def max_items(scene: Scene) -> Iterator[Answer]:
     texts = [(scene.owner, "1"), (scene.owner, "2"), (scene.owner, "3"), (scene.sender, "4")]

@@ -64,7 +64,10 @@ class Config:
     allow_never_expires: bool = _flag(True, "allow sessions that last until they are closed")
     max_sessions: int = _count(10_000, 1, 10_000_000, "sessions at one time")
     max_sessions_per_address: int = _count(
-        1_000, 0, 10_000_000, "of these, sessions one address has made; 0 is no limit"
+        1_000,
+        0,
+        10_000_000,
+        "of these, sessions one address has made since the relay's start; 0 is no limit",
     )
     max_session_bytes: int = _count(2 * GIB, 1, 1 << 50, "bytes one session may hold")
     max_clock_ahead_s: int = _count(
@@ -75,6 +78,12 @@ class Config:
     )
     # what a session holds
     max_participants: int = _count(500, 1, 5_000, "participants of one session, also past ones")
+    max_participants_per_address: int = _count(
+        250,
+        0,
+        5_000,
+        "of these, participants that joined from one address since the relay's start; 0 is no limit",
+    )
     max_items: int = _count(20_000, 1, 40_000, "items of one session")
     max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
     max_item_bytes: int = _count(100 * MIB, 1, limits.ITEM_BYTES, "largest item of a session")

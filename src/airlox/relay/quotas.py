@@ -144,9 +144,13 @@ class Quotas:
             message = "the relay's disk is nearly full"
             raise Refusal("full", message, setting=setting, retry_s=DISK_S)
 
-    def check_room_for_participant(self, session: Session) -> None:
+    def check_room_for_participant(self, session: Session, origin: Origin) -> None:
         if len(session.participants) >= self._config.max_participants:
             raise self._full("max_participants", "the session has as many participants as it may")
+        of_one = self._config.max_participants_per_address
+        if of_one and origin.is_named and session.joined_from.get(origin.network, 0) >= of_one:
+            message = "as many participants of the session joined from this address as may"
+            raise self._full("max_participants_per_address", message)
         self._check_events(session, self._item_event_bytes)
 
     def check_room_for_item(self, session: Session, author: Participant, sealed_bytes: int) -> None:

@@ -298,7 +298,7 @@ class Core:
             known = session.participants.get(join.participant_pub)
             if known is not None:
                 return False, self._token_again(known, document, secret_bytes, token)
-            self._check_join(session, join)
+            self._check_join(session, join, origin)
             record = records.Joined(
                 self.clock.now_ms(),
                 document,
@@ -310,6 +310,9 @@ class Core:
                 await self.write(session, record)
             finally:
                 del session.checked[document]
+            if origin.is_named:
+                joined = session.joined_from.get(origin.network, 0)
+                session.joined_from[origin.network] = joined + 1
         return True, token
 
     def _token(self, document: str, secret: bytes | None) -> str:
@@ -333,13 +336,13 @@ class Core:
             return token
         raise Refusal("exists", "this participant has joined already")
 
-    def _check_join(self, session: Session, join: Join) -> None:
+    def _check_join(self, session: Session, join: Join, origin: Origin) -> None:
         if join.role in session.revoked_roles:
             raise Refusal("revoked", f"the role {join.role} was revoked by the owner")
         if join.role is Role.RUNNER and session.manifest.mode is not Mode.EXECUTE:
             raise Refusal("policy", "runners join execute sessions only")
         self.quotas.check_disk()
-        self.quotas.check_room_for_participant(session)
+        self.quotas.check_room_for_participant(session, origin)
 
     async def leave(self, session: Session, who: Participant) -> None:
         async with session.lock:

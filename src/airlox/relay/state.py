@@ -103,6 +103,8 @@ class Session:
         self.checked: dict[str, Manifest | Join] = {}
         """Documents that were parsed and verified just now: applying them need not do it again."""
         self.is_closed = False
+        self.joined_from: dict[str, int] = {}
+        """Participants by the address they joined from, for those who were named."""
         self.lock = asyncio.Lock()
         """Held over check and commit of whatever changes participants or jobs."""
         self.underway: dict[ItemId, Underway] = {}
