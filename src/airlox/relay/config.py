@@ -82,7 +82,7 @@ class Config:
         250,
         0,
         5_000,
-        "of these, participants that joined from one address since the relay's start; 0 is no limit",
+        "of these, joined from one address since the relay's start; 0 is no limit",
     )
     max_items: int = _count(20_000, 1, 40_000, "items of one session")
     max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
