@@ -46,6 +46,10 @@ _CAUSES = {
         "the container engine or the container went away while the job ran",
         "look at the engine (`docker info`) and send the job again",
     ),
+    "no_image": (
+        "containers are made from an image, and none is named",
+        "name one by --image",
+    ),
     "image_missing": (
         "the container engine does not have the image",
         "fetch it with `docker pull`",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airlox import safefs
-from airlox.errors import SandboxError, UsageError
+from airlox.errors import SandboxError
 from airlox.sandbox.base import Limits, Network, Plan
 from airlox.sandbox.container import arguments, causes, gauge
 from airlox.sandbox.container.arguments import LAYOUT, Shape
@@ -36,6 +36,7 @@ _ASK_MEMORY_BYTES = 512 << 20
 _SHELL = "/bin/sh"
 _WRITE = f"for folder in {LAYOUT.work} {LAYOUT.out} {LAYOUT.home}; do echo > $folder/trial; done"
 _NOT_STARTED = (126, 127)
+_OTHER_PROCESSOR = "xec format error"
 _ETC = "etc"
 
 
@@ -129,9 +130,7 @@ def label_of(state_dir: Path) -> str:
 
 def _find_image(engine: Engine, name: str | None) -> Image:
     if name is None:
-        raise UsageError(
-            "the sandbox docker needs an image", code="no_image", hint="name one by --image"
-        )
+        raise causes.refusal("no_image")
     image = engine.image(name)
     if image is None:
         raise causes.refusal("image_missing", name[:200])
@@ -161,8 +160,9 @@ def _try_out(
     )
     if code == 0:
         return True
-    if image.architecture != facts.architecture and "format error" in errors:
-        raise causes.refusal("image_architecture", f"{image.architecture}")
+    if _OTHER_PROCESSOR in errors:
+        kinds = f"{image.architecture} on {facts.architecture}"
+        raise causes.refusal("image_architecture", kinds)
     if code in _NOT_STARTED:
         return False
     raise causes.refusal("container_folders", causes.last_words(errors))
