@@ -78,7 +78,7 @@ def queue_name(pid: int) -> str:
 
 def main() -> None:
     request = json.loads(sys.stdin.read())
-    folder = Path(tempfile.mkdtemp(prefix="airlox-case-"))
+    folder = Path(tempfile.mkdtemp(prefix="airlox-case-", dir=request.get("folder")))
     folder.chmod(0o711)  # bubblewrap finds a job's folders as the job's user
     try:
         answer = asyncio.run(_answer(request, folder))
@@ -102,6 +102,7 @@ def open_asked(request: dict[str, Any], folder: Path) -> Sandbox:
         state_dir=folder,
         job_user=request.get("job_user"),
         builder=request.get("builder"),
+        toolchain_roots=tuple(Path(path) for path in request.get("toolchains", ())),
         network=Network(request.get("network", "off")),
         hosts=tuple(request.get("hosts", ())),
         **request.get("options", {}),
@@ -154,7 +155,7 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             env=tuple(environment.items()),
             cwd=layout.work,
             limits=limits,
-            toolchains=() if layout.path else (Mount(Path(sys.base_prefix), sys.base_prefix),),
+            toolchains=() if layout.path else _toolchains(request),
             network=Network(request.get("network", "off")),
             hosts=tuple(request.get("hosts", ())),
             work=places["work"],
@@ -205,6 +206,11 @@ def _told_by_probe(sandbox: Sandbox, request: dict[str, Any]) -> dict[str, Any]:
         "builder": report.builder,
         "layers": {layer.name: layer.on for layer in report.layers},
     }
+
+
+def _toolchains(request: dict[str, Any]) -> tuple[Mount, ...]:
+    """Our own interpreter, and what the request names besides."""
+    return tuple(Mount(Path(p), p) for p in (sys.base_prefix, *request.get("toolchains", ())))
 
 
 def _interpreter(sandbox: Sandbox) -> str:

@@ -113,7 +113,11 @@ async def _start(
     cancel = asyncio.Event()
     loop = asyncio.get_running_loop()
     os.write(tell_fd, b"ready\n")
-    prepare(lambda: loop.call_soon_threadsafe(cancel.set))
+
+    def cancel_it() -> None:
+        loop.call_soon_threadsafe(cancel.set)
+
+    prepare(cancel_it)
     began = time.monotonic()
 
     def started(_: int) -> None:
