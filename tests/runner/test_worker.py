@@ -128,7 +128,7 @@ class Runner:
             options=options,
             manifest=SimpleNamespace(is_full=True),
             threads=SimpleNamespace(call=asyncio.to_thread),
-            workspaces=SimpleNamespace(evict=list),
+            workspaces=SimpleNamespace(evict=list, close=_closed),
             spool=SimpleNamespace(
                 lost=list,
                 is_empty=lambda: True,
@@ -154,6 +154,10 @@ class Runner:
 
 
 Story = Callable[[Runner], Any]
+
+
+async def _closed(timeout_s: float) -> None:
+    """Nothing to wait for."""
 
 
 @pytest.fixture

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pytest
 
 from airlox.errors import JobRefused
 from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.runner import workspace
 from airlox.runner.slots import Running
 from airlox.runner.workspace import Places, Workspaces
 from airlox.sandbox.sweep import lock_state
+from airlox.tree.apply import apply
+from airlox.tree.state import AppliedState, save_state
+from support.trees import Node, fetch_from, index_of
 
 ANN, BOB = PublicKey("ann"), PublicKey("bob")
 DAY_S = 24 * 3600
+WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -44,6 +51,7 @@ def used(
             (places.home / job).write_text(job)
             if places.tree_state is not None:
                 places.tree_state.write_bytes(b"state")
+        await spaces.close(WAIT_S)
         return places
 
     return asyncio.run(run())
@@ -170,6 +178,52 @@ class TestEviction:
         self.note(bob, days_ago=3, size=800_000)
         assert spaces.evict() == [bob.work.parent]
 
+    def test_it_is_looked_after_before_each_job(self, spaces: Workspaces) -> None:
+        ann, bob = used(spaces, ANN), used(spaces, BOB)
+        self.note(ann, days_ago=2, size=800_000)
+        self.note(bob, days_ago=3, size=800_000)
+        used(spaces, ANN, "more")
+        assert not bob.work.exists()
+        assert (ann.work / "j").exists()
+
+    def test_one_that_is_too_large_by_itself_starts_over(self, spaces: Workspaces) -> None:
+        """Also when it grew under a job that this one waited for."""
+        ann = used(spaces, ANN)
+
+        async def story() -> None:
+            async with spaces.for_job(Running(ItemId("a")), ANN, kept=True, fresh=False) as places:
+                (places.work / "large").write_bytes(os.urandom(2 << 20))
+                second = asyncio.create_task(names_in_work())
+                await asyncio.sleep(0)
+            assert await second == []
+
+        async def names_in_work() -> list[str]:
+            async with spaces.for_job(Running(ItemId("b")), ANN, kept=True, fresh=False) as places:
+                return os.listdir(places.work)
+
+        asyncio.run(story())
+        assert ann.work.exists()
+
+    def test_a_lock_of_a_workspace_that_was_removed_is_none(
+        self, spaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between opening the lock and holding it, somebody may have removed all of it."""
+        ann = used(spaces, ANN)
+        self.note(ann, days_ago=31, size=1)
+        flock = fcntl.flock
+        removed: list[bool] = []
+
+        def slow(fd: int, how: int) -> None:
+            if not removed:
+                removed.append(True)
+                assert spaces.evict() == [ann.work.parent]
+            flock(fd, how)
+
+        monkeypatch.setattr("airlox.runner.workspace.fcntl.flock", slow)
+        lock = workspace._try_lock(ann.work.parent)
+        assert lock is None
+        assert workspace._try_lock(ann.work.parent) is None
+
     def test_one_in_use_stays(self, spaces: Workspaces) -> None:
         ann = used(spaces, ANN)
         self.note(ann, days_ago=31, size=1)
@@ -200,3 +254,86 @@ class TestEviction:
         places = asyncio.run(story())
         noted = msgspec.json.decode((places.work.parent / "used").read_bytes())
         assert 100_000 <= noted["size_bytes"] < 1_000_000
+
+
+class TestUntouched:
+    """What the runner found out between two jobs spares the next one looking."""
+
+    NODES: ClassVar[dict[bytes, Node]] = {b"a": ("f", b"one"), b"d/b": ("x", b"two")}
+
+    def after(
+        self, spaces: Workspaces, job: Callable[[Path], object], *, fresh: bool = False
+    ) -> AppliedState | None:
+        """What the job after one that did this to an applied tree is told."""
+
+        async def run() -> AppliedState | None:
+            async with spaces.for_job(
+                Running(ItemId("one")), ANN, kept=True, fresh=False
+            ) as places:
+                assert places.tree_state is not None
+                state = apply(index_of(self.NODES), places.work, fetch_from(self.NODES))
+                save_state(places.tree_state, state)
+                spaces.note_applied(places, state)
+                job(places.work)
+            async with spaces.for_job(
+                Running(ItemId("two")), ANN, kept=True, fresh=fresh
+            ) as places:
+                found = places.untouched
+            await spaces.close(WAIT_S)
+            return found
+
+        return asyncio.run(run())
+
+    def test_a_job_that_makes_files_of_its_own(self, spaces: Workspaces) -> None:
+        found = self.after(spaces, lambda work: (work / "d" / "made").write_text("x"))
+        assert found is not None
+        assert found.tree == index_of(self.NODES)
+
+    @pytest.mark.parametrize(
+        "job",
+        [
+            lambda work: (work / "a").write_bytes(b"eno"),
+            lambda work: (work / "a").chmod(0o600),
+            lambda work: (work / "a").unlink(),
+            lambda work: (work / "d").rename(work / "e"),
+            lambda work: os.utime(work / "a"),
+        ],
+    )
+    def test_a_job_that_changes_the_tree(
+        self, spaces: Workspaces, job: Callable[[Path], object]
+    ) -> None:
+        assert self.after(spaces, job) is None
+
+    def test_a_workspace_that_starts_over(self, spaces: Workspaces) -> None:
+        assert self.after(spaces, lambda work: None, fresh=True) is None
+
+    def test_a_workspace_that_was_removed_meanwhile(
+        self, spaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.after(spaces, lambda work: None) is not None
+        monkeypatch.setattr(time, "time", lambda: time.monotonic() + 1e10)
+        assert len(spaces.evict()) == 1
+        assert used(spaces, ANN).untouched is None
+
+    def test_it_is_forgotten_when_another_takes_its_room(
+        self, spaces: Workspaces, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(workspace, "REMEMBERED_ENTRIES", 1)
+        assert self.after(spaces, lambda work: None) is None
+
+
+def test_jobs_of_one_sender_take_turns_in_the_order_in_which_they_came(spaces: Workspaces) -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        async def job(name: str) -> None:
+            async with spaces.for_job(Running(ItemId(name)), ANN, kept=True, fresh=False):
+                order.append(name)
+                await asyncio.sleep(0)
+                order.append(name)
+
+        await asyncio.gather(*(job(name) for name in "abc"))
+        await spaces.close(WAIT_S)
+
+    asyncio.run(run())
+    assert "".join(order) == "aabbcc"

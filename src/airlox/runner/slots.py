@@ -8,12 +8,14 @@ the next job then waits here for the moment that tidying up takes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from airlox.errors import JobRefused
 from airlox.protocol.encoding import ItemId
+
+T = TypeVar("T")
 
 WAITING: Final = 64
 """Assigned jobs that may wait for a slot. An honest relay sends none to a full runner."""
@@ -39,6 +41,20 @@ class Running:
         """Raises JobRefused (code `cancelled`) once the job is to stop."""
         if self.cancelled.is_set():
             raise JobRefused(self.why, code="cancelled")
+
+    async def unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives. Raises JobRefused once the job is to stop, and gives up the work."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.cancelled.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self.check()
+            return await task
+        finally:
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
 
 
 class Slots:

@@ -55,10 +55,18 @@ class TreeBringer:
         self._arrived = arrived
         self._cutter = Cutter(bench.link.chunk_seed)
         self._seen: set[int] = set()
-        self._state = None if places.tree_state is None else load_state(places.tree_state)
+        self._workspaces = bench.workspaces
+        self._state = places.untouched or _kept_state(places)
 
     async def bring(self) -> None:
         """Raises JobRefused, TreeError, StorageError, and what the link raises."""
+        state = self._places.untouched
+        if state is None or state.tree.digest != self._digest:
+            state = await self._apply()
+        self._workspaces.note_applied(self._places, state)
+
+    async def _apply(self) -> AppliedState:
+        """Make the work folder equal to the tree."""
         index = await self._index()
         found = await asyncio.to_thread(survey, index, self._places.work, self._state)
         to_write = (entry.size for entry in index.entries if entry.path not in found.present)
@@ -80,6 +88,7 @@ class TreeBringer:
                 looked=found,
             )
             await asyncio.to_thread(self._save, state)
+            return state
         finally:
             await asyncio.to_thread(store.close)
 
@@ -127,9 +136,8 @@ class TreeBringer:
                 if await self._take_packs(store):
                     last_pack_at = loop.time()
                     continue
-                await asyncio.to_thread(store.look_further)
-                if store.is_complete:
-                    break
+                if await self._found_further(store):
+                    continue
                 asking = asking or question()
                 if asking is not None:
                     await self._call(self._link.post_lack, self._running.job, asking)
@@ -144,6 +152,11 @@ class TreeBringer:
                     hint="run it again; what has arrived is kept only with the whole",
                 )
             await self._wait()
+
+    async def _found_further(self, store: ContentStore) -> bool:
+        """Whether all that is missing is here after all, where it takes longer to look."""
+        await asyncio.to_thread(store.look_further)
+        return store.is_complete
 
     async def _take_packs(self, store: ContentStore) -> bool:
         """Fetch the packs not seen yet; whether there was one."""
@@ -172,3 +185,7 @@ class TreeBringer:
     def _save(self, state: AppliedState) -> None:
         if self._places.tree_state is not None:
             save_state(self._places.tree_state, state)
+
+
+def _kept_state(places: Places) -> AppliedState | None:
+    return None if places.tree_state is None else load_state(places.tree_state)

@@ -303,6 +303,7 @@ class _Worker:
         for task in left:
             task.cancel()
         await asyncio.wait(left, timeout=STOP_S)
+        await self._bench.workspaces.close(STOP_S)
         for _, thread in self._feeds:
             await asyncio.to_thread(thread.join, STOP_S)
 

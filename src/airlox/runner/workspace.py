@@ -9,10 +9,13 @@
 
 Rules
 - One job at a time in a workspace; another one waits, and stops waiting when it is cancelled.
+- After a job its workspace is measured, and looked at for what the job changed of the tree; the
+  runner is free for other jobs meanwhile.
 - One sender never sees another's folder: its name is the hash of the key that signed the job.
 - What a job left is hostile: folders are opened without following links, and repaired.
 - A workspace not used for its days, or the longest unused beyond the quota, is removed while
-  nobody holds it.
+  nobody holds it; this is looked after before each job, so that many quick ones gain nothing. One
+  that is beyond the quota by itself starts over.
 """
 
 from __future__ import annotations
@@ -40,10 +43,15 @@ from airlox.runner.slots import Running
 from airlox.sandbox.descent import Descent
 from airlox.sandbox.sweep import StateFolder
 from airlox.tree.beneath import storage_error
+from airlox.tree.state import AppliedState
+from airlox.tree.survey import is_untouched
 
 LOCK_POLL_S: Final = 0.1
+"""How often another process that holds a workspace is looked for."""
 SIZED_ENTRIES: Final = 2_000_000
 """A workspace of more entries is not counted to its end."""
+REMEMBERED_ENTRIES: Final = 250_000
+"""Files of untouched trees that are remembered in all: some 100 MB."""
 _USED_BYTES: Final = 256
 _DAY_S: Final = 24 * 3600
 
@@ -66,13 +74,17 @@ def check_room(folder: Path, floor_bytes: int, needed_bytes: int = 0) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where one job works. `job` is its own folder; `tree_state` belongs to a workspace."""
+    """Where one job works. `job` is its own folder; `tree_state` belongs to a workspace.
+
+    `untouched` is the tree that stands there as it was applied, if that is known.
+    """
 
     job: Path
     work: Path
     home: Path
     out: Path
     tree_state: Path | None
+    untouched: AppliedState | None = None
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -106,6 +118,12 @@ class Workspaces:
         self._quota_bytes = quota_bytes
         self._days = days
         self._passable = passable
+        self._applied: dict[Path, AppliedState] = {}
+        """What was applied to workspaces in which a job runs, by the file that keeps it."""
+        self._untouched: dict[Path, AppliedState] = {}
+        """Trees that no job has touched, by workspace, the one looked at last at the end."""
+        self._turns: dict[Path, asyncio.Lock] = {}
+        self._tidying: set[asyncio.Task[None]] = set()
         for made in (self._runs, self._spaces):
             self._make(made)
 
@@ -124,15 +142,30 @@ class Workspaces:
             if not kept:
                 yield self._own_places(job)
                 return
+            with contextlib.suppress(StorageError):  # not this job's fault; the hourly pass says so
+                await asyncio.to_thread(self.evict)
             space = self._spaces / sha256_hex(sender.encode())[:32]
-            self._make(space)
-            with await self._locked(space, running):
-                if fresh:
+            held = await self._locked(space, running)
+            try:
+                untouched = self._untouched.pop(space, None)
+                if fresh or _read_used(space).size_bytes > self._quota_bytes:
+                    untouched = None
                     await asyncio.to_thread(self._empty, space)
-                yield self._kept_places(job, space)
-                await asyncio.to_thread(_mark_used, space)
+                yield self._kept_places(job, space, untouched)
+            finally:
+                self._tidy_later(space, held)
         finally:
             await asyncio.to_thread(self._state.discard, job)
+
+    def note_applied(self, places: Places, state: AppliedState) -> None:
+        """A tree now stands in a workspace, as `state` says."""
+        if places.tree_state is not None:
+            self._applied[places.tree_state] = state
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until no workspace is looked at any more; what takes longer is left undone."""
+        if self._tidying:
+            await asyncio.wait(self._tidying, timeout=timeout_s)
 
     def remove_runs(self) -> None:
         """Remove what jobs of a killed runner left, those without a record of theirs included.
@@ -167,16 +200,55 @@ class Workspaces:
         if lock is None:
             return False
         with lock:
+            self._untouched.pop(space, None)
             self._state.discard(space)
         return True
 
     async def _locked(self, space: Path, running: Running) -> contextlib.ExitStack:
-        while (lock := _try_lock(space)) is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOCK_POLL_S):
-                    await running.cancelled.wait()
-            running.check()
-        return lock
+        """Hold a workspace until the stack is closed: against our own jobs, in the order in which
+        they came, and against other processes."""
+        turn = self._turns.setdefault(space, asyncio.Lock())
+        await running.unless_cancelled(turn.acquire())
+        held = contextlib.ExitStack()
+        held.callback(turn.release)
+        try:
+            while (lock := self._try_made(space)) is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOCK_POLL_S):
+                        await running.cancelled.wait()
+                running.check()
+            held.enter_context(lock)
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    def _try_made(self, space: Path) -> contextlib.ExitStack | None:
+        """The lock of a workspace, made anew where it was just removed; None while it is held."""
+        self._make(space)
+        return _try_lock(space)
+
+    def _tidy_later(self, space: Path, held: contextlib.ExitStack) -> None:
+        task = asyncio.create_task(self._tidy(space, held))
+        self._tidying.add(task)
+        task.add_done_callback(self._tidying.discard)
+
+    async def _tidy(self, space: Path, held: contextlib.ExitStack) -> None:
+        """After a job: note the use of a workspace, and whether its tree was left alone."""
+        state = self._applied.pop(space / "tree", None)
+        with held:
+            with contextlib.suppress(StorageError):
+                await asyncio.to_thread(_mark_used, space)
+            if state is not None and await asyncio.to_thread(is_untouched, state, space / "work"):
+                self._remember(space, state)
+
+    def _remember(self, space: Path, state: AppliedState) -> None:
+        self._untouched[space] = state
+        room = REMEMBERED_ENTRIES
+        for known in [*reversed(self._untouched)]:
+            room -= len(self._untouched[known].stamps)
+            if room < 0:
+                del self._untouched[known]
 
     def _empty(self, space: Path) -> None:
         for name in ("work", "home", "tree"):
@@ -186,12 +258,13 @@ class Workspaces:
         work, home, out = (self._folder(job / name) for name in ("work", "home", "out"))
         return Places(job, work, home, out, None)
 
-    def _kept_places(self, job: Path, space: Path) -> Places:
+    def _kept_places(self, job: Path, space: Path, untouched: AppliedState | None) -> Places:
         if not (space / "tree").exists():
             # Nobody knows which of its files came from a tree: they would never leave.
             self._state.discard(space / "work")
+            untouched = None
         work, home = self._folder(space / "work"), self._folder(space / "home")
-        return Places(job, work, home, self._folder(job / "out"), space / "tree")
+        return Places(job, work, home, self._folder(job / "out"), space / "tree", untouched)
 
     def _folder(self, path: Path) -> Path:
         """Make or repair a folder of jobs: a real folder, of their user, mode 0700."""
@@ -228,20 +301,25 @@ def _job_name(job: ItemId) -> str:
 
 
 def _try_lock(space: Path) -> contextlib.ExitStack | None:
-    """Hold the lock of a workspace until the stack is closed; None when somebody else does."""
+    """Hold the lock of a workspace until the stack is closed; None when somebody else does, or the
+    workspace is being removed."""
     stack = contextlib.ExitStack()
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(space / "lock", flags, 0o600)
+    except FileNotFoundError:
+        return None
     except OSError as e:
         raise storage_error("lock a workspace", e) from None
     stack.callback(os.close, fd)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stack.close()
-        return None
-    return stack
+        if os.stat(space / "lock").st_ino == os.fstat(fd).st_ino:
+            return stack
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    stack.close()
+    return None
 
 
 def _mark_used(space: Path) -> None:

@@ -77,6 +77,25 @@ def survey(index: TreeIndex, root: AnyPath, state: AppliedState | None) -> Surve
     return Survey(present, local, frozenset(needed - local.keys()))
 
 
+def is_untouched(state: AppliedState, root: AnyPath) -> bool:
+    """Whether every file that was applied still looks as it was left, modes and owners included;
+    then nothing would have to be done for the same tree. Stops at the first that does not."""
+    stamped = _stamped(state)
+    if len(stamped) != len(state.tree.entries) or state.unfinished:
+        return False
+    try:
+        with opened_workspace(root) as root_fd, Folders(root_fd) as folders:
+            for folder, entries in _by_folder(state.tree):
+                folder_fd = folders.fd(folder)
+                for entry, name in entries:
+                    found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                    if stamp_of(found) != stamped[entry.path][1]:
+                        return False
+    except OSError:
+        return False
+    return True
+
+
 def what_is_lacking(
     index: TreeIndex, root: AnyPath, state: AppliedState | None = None
 ) -> frozenset[bytes]:
