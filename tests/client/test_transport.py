@@ -163,6 +163,56 @@ def test_a_chunked_answer_leaves_the_connection_usable() -> None:
         transport.close()
 
 
+@pytest.mark.parametrize(
+    "size", [b"-1", b"-" + b"f" * 40, b"+5", b"0x5", b"1_0", b"f" * 9, b"", b"x", b"5" * 300]
+)
+def test_a_chunk_of_an_odd_size_is_a_lost_connection(size: bytes) -> None:
+    """A reader may take a negative size for all there is: then nothing would bound it."""
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_stream()
+        with contextlib.suppress(OSError):
+            peer.send(size + b"\r\n" + bytes(4 << 20))
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(ConnectionLost, match="chunk"):
+            get(transport)
+        transport.close()
+
+
+@pytest.mark.parametrize("end", [b"", b"A: b\r\nC: d\r\n"])
+def test_what_follows_the_last_chunk_is_read(end: bytes) -> None:
+    def script(peer: Peer) -> None:
+        while peer.read() is not None:
+            peer.start_stream()
+            peer.send(b"3;x=y\r\nabc\r\n2 \r\nde\r\n0\r\n" + end + b"\r\n")
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        assert [get(transport, limit=5).body for _ in range(3)] == [b"abcde"] * 3
+        with pytest.raises(LimitError):
+            get(transport, limit=4)
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b"ab", b"abc", b"abcxx0\r\n\r\n", b"abc\r\n0\r\n" + b"x\r\n" * 101]
+)
+def test_chunks_without_their_end_are_a_lost_connection(rest: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.start_stream()
+        peer.send(b"3\r\n" + rest)
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(ConnectionLost):
+            get(transport)
+        transport.close()
+
+
 def test_a_short_answer_is_a_lost_connection() -> None:
     def script(peer: Peer) -> None:
         peer.read()
@@ -534,8 +584,11 @@ def test_chunks_are_the_same_however_they_are_cut(
     ],
 )
 def test_a_malformed_chunk_is_refused_however_it_is_cut(line: bytes) -> None:
-    for size in (1, 7, len(line)):
+    def feed(size: int) -> None:
         chunks = _Chunks()
+        for at in range(0, len(line), size):
+            chunks.feed(line[at : at + size])
+
+    for size in (1, 7, len(line)):
         with pytest.raises(http.client.HTTPException):
-            for at in range(0, len(line), size):
-                chunks.feed(line[at : at + size])
+            feed(size)

@@ -103,7 +103,7 @@ def read_chunks(data: bytes) -> None:
 
 
 def _unchunked(pieces: Iterable[bytes]) -> tuple[bytes, str]:
-    chunks, out = _Chunks(), b""
+    chunks, out = _Chunks(), bytearray()
     for piece in pieces:
         try:
             out += chunks.feed(piece)
@@ -111,7 +111,7 @@ def _unchunked(pieces: Iterable[bytes]) -> tuple[bytes, str]:
             # What came with the same piece as the fault may be lost; it is a fault either way.
             return b"", "broken"
         assert len(chunks._held) <= len(piece) + 300
-    return out, "ended" if chunks.ended else "open"
+    return bytes(out), "ended" if chunks.ended else "open"
 
 
 def chunk_seeds() -> list[bytes]:

@@ -44,6 +44,8 @@ TEXT_CHARS: Final = 300
 
 _SIZE_LINE: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(;|\Z)")
 _SIZE_LINE_BYTES: Final = 256
+_TRAILERS: Final = 100
+"""Lines after the last chunk."""
 _NETWORK_ERRORS: Final = (OSError, http.client.HTTPException)
 
 
@@ -360,10 +362,7 @@ class _Chunks:
         end = held.find(b"\r\n", at, at + _SIZE_LINE_BYTES + 2)
         if end < 0 and len(held) - at < _SIZE_LINE_BYTES + 2:
             return None
-        match = _SIZE_LINE.match(held[at:end]) if end >= 0 else None
-        if match is None:
-            raise http.client.HTTPException("a malformed chunk")
-        self._left = int(match[1], 16) + 2
+        self._left = _chunk_size(held[at:end] if end >= 0 else b"") + 2
         self.ended = self._left == 2
         return end + 2
 
@@ -405,14 +404,30 @@ def _read_chunks(response: http.client.HTTPResponse, most: int) -> bytes:
     """Up to `most` bytes of a chunked answer; with its end mark, so that the connection can be
     kept.
 
-    Read piece by piece: `http.client` keeps each chunk of one reading as an object, and a chunk
-    may be a byte.
+    Read below `http.client`, which takes a negative size for all there is, however much.
     """
-    pieces, left = [], most
-    try:
-        while left and (piece := response.read(min(left, READ_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-    except ValueError as error:
-        raise http.client.HTTPException("a malformed chunk") from error
-    return b"".join(pieces)
+    reader, body = response.fp, bytearray()
+    while size := _chunk_size(reader.readline(_SIZE_LINE_BYTES + 2).removesuffix(b"\r\n")):
+        while size and len(body) < most:
+            piece = reader.read(min(size, most - len(body), READ_BYTES))
+            if not piece:
+                raise http.client.IncompleteRead(b"", size)
+            body += piece
+            size -= len(piece)
+        if len(body) == most:
+            return bytes(body)
+        if reader.read(2) != b"\r\n":
+            raise http.client.HTTPException("a malformed chunk")
+    for _ in range(_TRAILERS):
+        if reader.readline(_SIZE_LINE_BYTES).strip(b"\r\n") == b"":
+            response.close()
+            return bytes(body)
+    raise http.client.HTTPException("too much after the last chunk")
+
+
+def _chunk_size(line: bytes) -> int:
+    """The size a line announces. Raises HTTPException for what is none."""
+    match = _SIZE_LINE.match(line)
+    if match is None:
+        raise http.client.HTTPException("a malformed chunk")
+    return int(match[1], 16)
