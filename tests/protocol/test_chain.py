@@ -28,6 +28,7 @@ from airlox.protocol.encoding import ItemId, b64u_encode, new_item_id
 from airlox.protocol.item import Envelope, Header, ItemRef, Kind, parse_envelope
 from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.payload import JobCancel, RunnerApprove, Text
+from airlox.protocol.view import Event, SessionView
 from support.world import Person, World
 
 KEY = SigningKey.from_seed(b"k" * 32)
@@ -332,6 +333,24 @@ def test_a_link_without_a_number_counts_as_forgotten_after_any_gap(author: Autho
     assert run(gap, (9, after)) == []
     none.skip(10, 11)
     assert len(run(none, (9, after))) == 1
+
+
+def test_what_a_reader_has_no_room_for_is_not_missing(
+    author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P-CHN-5, P-EVT-3: also a text."""
+    world, person = author.person.world, author.person
+    view = SessionView(world.manifest, world.keys.session_key)
+    view.step(Event(0, "participant", {"signed_join": person.join}))
+    first, second, third = (author.post(seq, stays=True) for seq in (1, 2, 3))
+    room = view._held_bytes + len(first.document) + len(third.document)
+    for seq, envelope in enumerate((first, second, third), 1):
+        most = room if envelope is not second else 0
+        monkeypatch.setattr(limits, "TIMELINE_BYTES", most)
+        change = view.step(Event(seq, "item", {"envelope": envelope.document}))
+        assert change.alarms == ()
+    assert set(view.records) == {first.id, third.id}
+    assert view.chain.counted_forgotten == 1
 
 
 def test_an_id_that_was_let_go_may_come_again(author: Author) -> None:

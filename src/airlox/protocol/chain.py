@@ -217,6 +217,7 @@ class Chain:
         self._whole = whole
         self._shown: dict[ItemId, _Shown] = {}
         self._forgotten = Ranges()
+        self._unread = Ranges()
         self._missing: dict[ItemId, Alarm] = {}
         self._others: list[Alarm] = []
         self._told: set[tuple[AlarmKind, ItemId]] = set()
@@ -227,7 +228,7 @@ class Chain:
         self.unchained = 0
         """Items seen of clients that do not chain."""
         self.counted_forgotten = 0
-        """References to items that are not here and may have been forgotten."""
+        """References to items that are not here and may have been forgotten, or were not kept."""
 
     def step(
         self, seq: int, envelope: Envelope, blob_sha256: str | None = None
@@ -255,8 +256,12 @@ class Chain:
         return found
 
     def skip(self, first: int, last: int) -> None:
-        """The events numbered `first` to `last` are forgotten, or not here for another reason."""
+        """The events numbered `first` to `last` are forgotten."""
         self._forgotten.add(first, last)
+
+    def pass_over(self, seq: int) -> None:
+        """The event of this number came, and what it announced is not kept here."""
+        self._unread.add(seq, seq)
 
     def forget(self, item: ItemId) -> None:
         """Let go of an item whose number was or is about to be skipped."""
@@ -276,7 +281,7 @@ class Chain:
         item = ItemId(link.ref.id)
         shown = self._shown.get(item)
         if shown is None:
-            if self._may_be_forgotten(seq, link):
+            if self._is_excused(seq, link):
                 self.counted_forgotten += 1
                 return ()
             kind = AlarmKind.MISSING
@@ -288,14 +293,14 @@ class Chain:
             return ()
         return self._raise(Alarm(kind, item, seq, envelope.author, envelope.id))
 
-    def _may_be_forgotten(self, seq: int, link: Link) -> bool:
+    def _is_excused(self, seq: int, link: Link) -> bool:
+        """Whether what is not here may have been forgotten, or came and was not kept."""
         if not self._whole:
             return True
-        if link.stays:
-            return False
-        if self._numbered and link.seq is not None:
-            return link.seq in self._forgotten
-        return self._forgotten.any_below(seq)
+        if link.seq is None or not self._numbered:
+            gone = self._forgotten.any_below(seq) and not link.stays
+            return gone or self._unread.any_below(seq)
+        return (link.seq in self._forgotten and not link.stays) or link.seq in self._unread
 
     def _raise(self, alarm: Alarm) -> tuple[Alarm, ...]:
         """Keep an alarm, unless the same was raised before or there are too many."""

@@ -288,7 +288,7 @@ class SessionView:
         try:
             self._hold(envelope.document)
         except LimitError:
-            self.chain.skip(event.seq, event.seq)
+            self.chain.pass_over(event.seq)
             raise
         alarms = self.chain.step(event.seq, envelope)
         author = self.participants.get(envelope.author)
