@@ -78,12 +78,21 @@ class TestEnd:
     def test_time_out_lets_a_job_say_goodbye(self, case: Case) -> None:
         code = (
             "import signal\n"
-            "signal.signal(signal.SIGTERM, lambda *_: (tell('goodbye'), os._exit(0)))\n"
+            "def leave(*_): write(bait['out'] + '/last'); tell('goodbye'); os._exit(0)\n"
+            "signal.signal(signal.SIGTERM, leave)\n"
             "tell('started'); time.sleep(1000)"
         )
         seen = case.run(code, limits={"timeout_s": 3.0, "grace_s": 30.0})
         assert seen.cause == "time_out"
         assert seen.words == ["started", "goodbye"]
+        assert seen.out == ["last"]
+
+    def test_a_shell_s_trap_runs_at_a_cancel(self, case: Case) -> None:
+        script = "trap 'echo bye > \"$OUT/last\"; exit 0' TERM; echo started; sleep 1000 & wait"
+        code = f"os.environ['OUT'] = bait['out']; os.execv('/bin/sh', ['sh', '-c', {script!r}])"
+        seen = case.run(code, cancel_after_s=3, limits={"grace_s": 30.0})
+        assert seen.cause == "cancelled"
+        assert seen.out == ["last"]
 
     def test_cancel(self, case: Case) -> None:
         seen = case.run("time.sleep(1000)", cancel_after_s=0.3, limits={"grace_s": 0.2})
@@ -186,6 +195,37 @@ class TestLimits:
         seen = case.run(code, limits={"memory_bytes": 160 * MIB})
         assert seen.cause == "out_of_memory"
         assert seen.limit == 160 * MIB
+
+    def test_memory_of_a_grandchild(self, case: Case) -> None:
+        code = (
+            "if os.fork() == 0:\n"
+            "    if os.fork() == 0:\n"
+            "        held = []\n"
+            "        for _ in range(60): held.append(bytes([1]) * (8 << 20)); time.sleep(0.02)\n"
+            "        time.sleep(1000)\n"
+            "    os._exit(os.wait()[1] != 0)\n"
+            "sys.exit(os.wait()[1] != 0)"
+        )
+        seen = case.run(code, limits={"memory_bytes": 160 * MIB})
+        assert seen.cause == "out_of_memory"
+        assert seen.limit == 160 * MIB
+        assert seen.peak_bytes > 100 * MIB
+
+    def test_a_job_may_go_on_without_a_child_that_took_too_much(self, case: Case) -> None:
+        """Where the kernel watches memory; a watcher ends the whole job."""
+        code = (
+            "if os.fork() == 0:\n"
+            "    held = []\n"
+            "    for _ in range(60): held.append(bytes([1]) * (8 << 20)); time.sleep(0.02)\n"
+            "    time.sleep(1000)\n"
+            "os.wait()"
+        )
+        seen = case.run(code, limits={"memory_bytes": 160 * MIB})
+        if seen.peak_source == "watcher":
+            assert seen.cause == "out_of_memory"
+        else:
+            assert (seen.cause, seen.exit_code) == ("exit", 0)
+            assert seen.oom_kills >= 1
 
     def test_a_peak_is_told(self, case: Case) -> None:
         seen = case.run("x = bytes([1]) * (60 << 20); time.sleep(0.3)")

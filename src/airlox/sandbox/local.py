@@ -146,7 +146,7 @@ class LocalSandbox:
         watch = Watch(
             plan.limits,
             (plan.work, plan.home, plan.out),
-            root_pid=None if group else job.keeper_pid,
+            root_pid=None if _measures(group) else job.keeper_pid,
         )
         reason = await first_reason(
             job.ended, timeout_s=plan.limits.timeout_s, cancel=cancel, breached=breach_of(watch)
@@ -223,11 +223,16 @@ class LocalSandbox:
             return trial.start(self._builder, self._walls, plan, given)
 
 
+def _measures(group: Cgroup | None) -> bool:
+    """Whether the kernel keeps a peak; a group of version 2 does so since Linux 5.19."""
+    return group is not None and group.peak_bytes() is not None
+
+
 def _seen(job: RunningJob, group: Cgroup | None, watch: Watch) -> Seen:
     peak, source = job.largest_bytes, "rusage"
     if group is not None and (measured := group.peak_bytes()) is not None:
         peak, source = measured, "cgroup"
-    elif group is None and (watch.memory.peak_bytes or 0) > (peak or 0):
+    elif (watch.memory.peak_bytes or 0) > (peak or 0):
         # A short job can be over before the watcher looked well.
         peak, source = watch.memory.peak_bytes, "watcher"
     return Seen(

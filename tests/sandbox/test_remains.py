@@ -1,0 +1,95 @@
+"""However a job ends: none of its processes is left, and so none of its namespaces and mounts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airlox.sandbox import proctable
+from support import parts, sandbox
+
+LEAVES = """
+import signal
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        tell("left")
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+"""A process that left its family and takes no hint."""
+
+Known = set[tuple[int, int]]
+"""Processes by pid and start: a pid is used again."""
+
+
+def below(pid: int) -> Known:
+    """A process and all that came of it."""
+    found = {process for process in proctable.all_processes() if process.pid == pid}
+    found |= set(proctable.below(pid, proctable.all_processes()))
+    return {(process.pid, process.start) for process in found}
+
+
+def still_there(known: Known) -> list[int]:
+    processes = ((proctable.find(pid), start) for pid, start in known)
+    return [process.pid for process, start in processes if process and process.start == start]
+
+
+def announced(driver: subprocess.Popen[bytes]) -> Known:
+    """The processes of a driver once its job has printed something."""
+    assert driver.stdout is not None
+    assert b"keeper" in driver.stdout.readline()
+    known = below(driver.pid)
+    assert len(known) > 3  # the driver, a launcher, a keeper, the job, what it left
+    return known
+
+
+@pytest.mark.parametrize("user", sandbox.USERS)
+@pytest.mark.parametrize(
+    ("code", "request_", "cause"),
+    [
+        ("time.sleep(2)", {}, "exit"),
+        ("time.sleep(1000)", {"limits": {"timeout_s": 2.0, "grace_s": 0.2}}, "time_out"),
+        ("time.sleep(1000)", {"cancel_after_s": 3, "limits": {"grace_s": 0.2}}, "cancelled"),
+        ("time.sleep(2); os.kill(os.getpid(), 9)", {}, "signal"),
+    ],
+    ids=["exit", "time out", "cancel", "signal"],
+)
+def test_nothing_is_left(user: str, code: str, request_: dict[str, Any], cause: str) -> None:
+    parts.require("linux")
+    with sandbox.started(LEAVES + code, user=user, announce=True, **request_) as driver:
+        known = announced(driver)
+        answer = json.loads(driver.communicate(timeout=60)[0])
+        assert answer["cause"] == cause
+        assert still_there(known) == []
+
+
+@pytest.mark.parametrize("user", sandbox.USERS)
+def test_nothing_is_left_by_a_runner_that_was_killed(user: str) -> None:
+    parts.require("linux")
+    with sandbox.started(LEAVES + "time.sleep(1000)", user=user, announce=True) as driver:
+        known = announced(driver)
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait(30)
+        until = time.monotonic() + 30
+        while left := still_there(known):
+            assert time.monotonic() < until, f"still running: {left}"
+            time.sleep(0.02)
+
+
+def test_no_mount_reaches_the_machine() -> None:
+    """What a sandbox mounts is mounted in namespaces of its own."""
+    parts.require("linux")
+    with sandbox.started(LEAVES + "time.sleep(1000)", announce=True) as driver:
+        announced(driver)
+        assert "airlox-case" not in Path("/proc/self/mountinfo").read_text()
