@@ -21,6 +21,7 @@ from typing import Final
 from airlox import safefs
 from airlox.errors import AirloxError, StorageError, UsageError
 from airlox.protocol.manifest import JobLimits
+from airlox.runner import facts
 from airlox.runner.options import RunnerOptions
 from airlox.runner.packages import PythonSupply
 
@@ -59,7 +60,8 @@ def look_at_machine(options: RunnerOptions, runtime: str, account: str) -> tuple
     runner's user has on this machine."""
     root = options.jobs_root
     return (
-        check_python(options, runtime),
+        # containers have that of their image
+        *(() if options.sandbox == facts.DOCKER else (check_python(options, runtime),)),
         check_uv(options.path),
         *check_work_root(root, account, walls=options.sandbox != "process"),
         check_room(root, options.disk_floor_bytes),

@@ -11,7 +11,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from airlox.errors import JobRefused, SandboxError
 from airlox.runner import facts
@@ -23,8 +22,6 @@ from airlox.runner.trials import Python, Trial, attack_all
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Report
 from airlox.sandbox.collect import remove_tree
-
-_DOCKER: Final = "docker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +49,7 @@ def diagnose(options: RunnerOptions, runtime: str, account: str) -> Diagnosis:
     Raises UsageError for a sandbox that nobody has heard of or options that cannot be, and
     StorageError where not even a temporary folder can be made.
     """
+    options = _with_image(options, runtime)
     checks = look_at_machine(options, runtime, account)
     root = options.jobs_root if _is_fine(checks, "work root") else Path(tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=root))
@@ -85,6 +83,15 @@ def _diagnose(
     )
 
 
+def _with_image(options: RunnerOptions, runtime: str) -> RunnerOptions:
+    """For containers the image that one for a session would be made from, where none is named."""
+    if options.sandbox != facts.DOCKER or options.image is not None:
+        return options
+    from airlox.runner import images
+
+    return replace(options, image=images.base_of(options, runtime), image_base=None)
+
+
 def _attacks(options: RunnerOptions) -> tuple[Attack, ...]:
     """All of them; what the operator allows is no breach."""
     return tuple(
@@ -98,7 +105,7 @@ def _attacks(options: RunnerOptions) -> tuple[Attack, ...]:
 def _python(options: RunnerOptions, runtime: str) -> Python:
     """The interpreter that attacks run on: one as Python jobs get, else the one we run on. A
     container has its own."""
-    if options.sandbox == _DOCKER:
+    if options.sandbox == facts.DOCKER:
         return Python("python3")
     try:
         found = supply_of(options, runtime).get()

@@ -49,6 +49,7 @@ def test_every_wall_is_asked_for() -> None:
         f"--memory={64 << 20}",
         f"--memory-swap={64 << 20}",
         "--cpus=1.50",
+        "--cpu-shares=512",
         "--pull=never",
         "--init",
     } <= set(words())
@@ -125,7 +126,7 @@ def test_the_network_is_given_only_where_the_plan_has_it() -> None:
 
 def test_without_a_limit_of_memory_none_is_set() -> None:
     plan = replace(PLAN, limits=Limits(timeout_s=1, memory_bytes=None))
-    assert not any(word.startswith(("--memory", "--cpus")) for word in words(plan))
+    assert not any(word.startswith(("--memory", "--cpus=")) for word in words(plan))
 
 
 def test_options_of_the_operator() -> None:

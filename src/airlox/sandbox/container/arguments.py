@@ -30,6 +30,8 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Engines switch IPv6 off where they give no network, and with it ::1.
 _LOOPBACK = ("--sysctl=net.ipv6.conf.lo.disable_ipv6=0",)
+# Half of what others get where processors are short, the runner among them.
+_SHARES = 512
 _MEMLOCK_BYTES = 64 * 1024
 _HOLD_MEMORY_BYTES = 64 * 1024 * 1024
 _VOLUME_BYTES = 64 * 1024 * 1024
@@ -185,6 +187,7 @@ def _limits(limits: Limits) -> Iterator[str]:
     yield f"--ulimit=fsize={limits.file_bytes}:{limits.file_bytes}"
     yield f"--ulimit=nofile={limits.open_files}:{limits.open_files}"
     yield f"--ulimit=memlock={_MEMLOCK_BYTES}:{_MEMLOCK_BYTES}"
+    yield f"--cpu-shares={_SHARES}"
     if limits.memory_bytes is not None:
         yield f"--memory={limits.memory_bytes}"
         yield f"--memory-swap={limits.memory_bytes}"
