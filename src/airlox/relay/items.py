@@ -201,7 +201,8 @@ class Items:
         """Raises Refusal where there is no room. What ends a job that runs is taken nevertheless;
         gives the job whose cancel that is."""
         quotas, header = self._core.quotas, envelope.header
-        job = session.active_jobs.get(ItemId(header.refs[0].id)) if header.refs else None
+        named = chosen_refs(header)[:1]  # an approval may link to a job, and is no cancel of it
+        job = session.active_jobs.get(ItemId(named[0].id)) if named else None
         if job is not None and header.kind is Kind.RESULT and job.runner == author.key:
             quotas.check_room_for_end(session)
             return None
