@@ -211,6 +211,8 @@ def line_seeds() -> list[bytes]:
     return [
         b'pid 7\nready\nexit 0 9\nerror mount 2 no\n{\n    "child-pid": 7\n}\n',
         b"1 (a) b) S 1 " + b" ".join(b"%d" % n for n in range(20)),
+        b"1 0 " + b"7" * 5000 + b" S\n",
+        b"Pss: " + b"7" * 5000 + b' kB\n"child-pid": ' + b"7" * 5000,
         b"Pss:  12 kB\nSwapPss: 3 kB\n",
         b"1 0 100 S\n2 1 5 Z+\n",
         b"30 23 0:26 / /sys/fs/cgroup\\040x rw shared:4 - cgroup2 cgroup rw\n0::/a\n4:cpu,io:/b\n",

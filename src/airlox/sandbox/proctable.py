@@ -80,8 +80,13 @@ def parse_ps(text: str) -> tuple[Process, ...]:
     return tuple(
         Process(int(row[0]), int(row[1]), 0, int(row[2]) * 1024, 1, row[3].startswith("Z"))
         for row in rows
-        if len(row) == 4 and all(cell.isascii() and cell.isdigit() for cell in row[:3])
+        if len(row) == 4 and all(map(_is_number, row[:3]))
     )
+
+
+def _is_number(text: str | bytes) -> bool:
+    """Whether `text` is a number as a system writes one. `int` raises for thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def find(pid: int) -> Process | None:
@@ -131,7 +136,7 @@ def parse_rollup(text: bytes) -> int:
     total = 0
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= 2 and words[0] in _ROLLUP_FIELDS and words[1].isdigit():
+        if len(words) >= 2 and words[0] in _ROLLUP_FIELDS and _is_number(words[1]):
             total += int(words[1]) * 1024
     return total
 

@@ -68,7 +68,7 @@ _OF_ITS_OWN = frozenset(
     b"dev/" + name
     for name in b"null zero full random urandom tty fd stdin stdout stderr ptmx".split()
 )
-_CHILD = re.compile(rb'"child-pid": ([0-9]+)')
+_CHILD = re.compile(rb'"child-pid": ([0-9]{1,10})\b')
 
 
 class Bwrap:
