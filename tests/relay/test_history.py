@@ -576,7 +576,8 @@ def test_the_trail_is_written_before_it_goes(tmp_path: Path, machine: Machine) -
     folder = tmp_path / "trails"
     machine.settings["audit_dir"] = str(folder)
     with machine.serve():
-        job, result = machine.run_job(files=1)
+        used, unused = machine.input_file(), machine.input_file()
+        job, result = machine.run_job(used, files=1)
         said = machine.crew.owner.say("stays")
         machine.clock.turn(8 * DAY_S)
         machine.forget()
@@ -591,8 +592,9 @@ def test_the_trail_is_written_before_it_goes(tmp_path: Path, machine: Machine) -
         envelopes = [line["envelope"] for line in lines if line["event"] == "item"]
         assert job.envelope in envelopes
         assert result.envelope in envelopes
-        assert said.envelope not in envelopes
-        assert len(envelopes) == 3
+        assert used.envelope in envelopes
+        assert not {said.envelope, unused.envelope} & set(envelopes)
+        assert len(envelopes) == 4
         told = machine.crew.owner.get(wire.audit(machine.crew.sid)).body.splitlines()
         assert json.loads(told[-1])["jobs"] == [job.ref.id]
 
