@@ -333,6 +333,18 @@ class TestVersion2:
         leaf = hierarchy.own / "airlox-runner"
         assert (leaf / "cgroup.procs").read_text() == str(os.getpid())
 
+    def test_what_a_supervisor_starts_finds_the_group_above_its_leaf(
+        self, hierarchy: Hierarchy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It moved while it was alone; then they are two, and in the leaf."""
+        (hierarchy.own / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        busy_until_empty(monkeypatch, hierarchy.own)
+        open_driver(hierarchy.proc)
+        (hierarchy.proc / "cgroup").write_text("0::/own/airlox-runner\n")
+        leaf = hierarchy.own / "airlox-runner"
+        (leaf / "cgroup.procs").write_text(f"{os.getpid()}\n{os.getpid() + 1}\n")
+        assert open_driver(hierarchy.proc).memory_parent == hierarchy.own
+
     def test_a_runner_in_its_leaf_uses_the_group_above(self, hierarchy: Hierarchy) -> None:
         (hierarchy.proc / "cgroup").write_text("0::/own/airlox-runner\n")
         assert open_driver(hierarchy.proc).memory_parent == hierarchy.own

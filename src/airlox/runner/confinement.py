@@ -6,11 +6,12 @@ Nothing weaker is ever put in place of what was asked for.
 from __future__ import annotations
 
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from airlox.errors import UsageError
+from airlox.errors import SandboxError, UsageError
 from airlox.runner import facts
 from airlox.runner.notes import Note, Say
 from airlox.runner.options import RunnerOptions
@@ -27,6 +28,7 @@ _NO_HOSTS: Final = (
     "create one with --network"
 )
 _BY_PATH: Final = "bwrap"
+_LOCAL: Final = "local"
 
 
 def sandbox_options(options: RunnerOptions, state_dir: Path, network: Network) -> SandboxOptions:
@@ -78,6 +80,20 @@ def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def claim_groups(options: RunnerOptions) -> None:
+    """Make way for the control groups of jobs, before a process of ours makes others.
+
+    On version 2 only a group without processes of its own hands out controllers, so the runner
+    moves into a leaf; a supervisor must do so while it is alone.
+    """
+    if options.sandbox != _LOCAL or sys.platform != "linux":
+        return
+    from airlox.sandbox.linux.cgroups import open_driver
+
+    with suppress(SandboxError):  # the sandbox says so when it is opened
+        open_driver()
 
 
 def in_one_line(report: Report) -> str:
