@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from support.internet import (
     PRIVATE,
     Internet,
     internet,
+    processes_in,
 )
 from support.machines import RelayProgram, RunnerProgram
 from support.outside import ECHO, LOUD
@@ -265,23 +265,12 @@ class TestTerms:
                 if b"net:[" in output and output.endswith(b"\n"):
                     break
             network = output.split()[-1].decode()
-            assert _processes_in(network)
+            assert processes_in(network)
             made.runner.kill()
             deadline = time.monotonic() + WAIT_S
-            while _processes_in(network):
+            while processes_in(network):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-
-
-def _processes_in(network: str) -> list[str]:
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.readlink(f"/proc/{name}/ns/net") == network:
-                found.append(name)
-        except OSError:
-            continue
-    return found
 
 
 def _peak_kb(pid: int) -> int:

@@ -85,6 +85,18 @@ def internet(
         yield Internet(outside, files, ("nsenter", f"--mount=/proc/{near}/ns/mnt"))
 
 
+def processes_in(network: str) -> list[str]:
+    """Pids of all processes in a network namespace, named as the links in /proc name it."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{name}/ns/net") == network:
+                found.append(name)
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
 @contextmanager
 def _own_namespace() -> Iterator[None]:
     before = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
