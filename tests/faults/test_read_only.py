@@ -15,6 +15,7 @@ import pytest
 
 from airlox import Session
 from airlox.client.jobs import Job
+from airlox.errors import RelayError
 from airlox.protocol import wire
 from airlox.protocol.job import Result as ResultMeta
 from airlox.protocol.keys import Role
@@ -57,8 +58,13 @@ def test_a_relay_refuses_what_it_cannot_keep_and_goes_on_reading(disk: FrailDisk
         kept = [owner.say(f"before {n}") for n in range(5)]
         assert large(owner).status == 201
         held = texts(owner)
+        person = Session.create(relay.url, cache_dir=disk.mount.parent / "person")
 
         disk.break_down()
+        with pytest.raises(RelayError) as caught:
+            person.send_text("said at once, not after a minute")
+        assert caught.value.code == "disk_failed"
+        person.disconnect()
         refused = [owner.person.say(f"after {n}", at_ms=now_ms()) for n in range(3)]
         answers = [owner.send(item) for item in refused]
         answers += [

@@ -19,7 +19,7 @@ from airlox.relay import connection
 from airlox.relay.config import Config
 from airlox.relay.connection import HEAD_BYTES, JOINED_BYTES, JoinedWrites
 from airlox.relay.server import fit_open_files
-from support.relay import Http, RelayThread, create, join, new_world, until
+from support.relay import Http, RelayThread, create, file_item, join, new_world, until
 
 
 class Transport:
@@ -33,6 +33,9 @@ class Transport:
 
     def close(self) -> None:
         self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.closed
@@ -148,6 +151,34 @@ def test_a_large_body_is_not_a_large_head(relay: RelayThread) -> None:
         request = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n"
         line.sendall(request * 2 + request.replace(b"host", b"connection: close\r\nhost"))
         assert all_of(line).count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize("what", ["events", "blob"])
+def test_who_takes_nothing_does_not_keep_its_connection(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """P-REL-8: neither a list of events nor a blob."""
+    monkeypatch.setattr(connection, "CLOSE_S", 0.1)
+    with RelayThread(body_timeout_s=1, min_bytes_per_second=32 << 20) as relay:
+        http, world = Http(relay.url), new_world(max_item_bytes=32 << 20)
+        create(http, world)
+        owner = join(http, world.person(Role.OWNER))
+        session = relay.relay.core.session(owner.sid)
+        path = wire.events(owner.sid)
+        if what == "blob":
+            item = file_item(owner.person, b"#" * (24 << 20))
+            assert owner.send(item).status == 201
+            path = wire.blob(owner.sid, item.ref.id)
+        else:
+            for _ in range(400):
+                relay.call(session.add_event, "padding", {"x": "y" * 60_000})
+        until(lambda: relay.doors.open == 0)
+        with http.line(receive_bytes=2048) as line:
+            head = f"GET {path} HTTP/1.1\r\nhost: x\r\n"
+            line.sendall(f"{head}authorization: Bearer {owner.token}\r\n\r\n".encode())
+            until(lambda: relay.doors.open == 1, "the connection")
+            until(lambda: relay.doors.open == 0, "its end")
+        assert owner.get(path).status == 200
 
 
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────

@@ -63,6 +63,11 @@ class RelayThread:
         """The parts of the relay. They belong to its thread: look, or use `call`."""
         return self._server.relay
 
+    @property
+    def doors(self) -> Any:
+        """The connections of the relay."""
+        return self._server.doors
+
     def call(self, function: Any, *arguments: Any) -> Any:
         """Runs a function, or a coroutine, in the relay's thread."""
         assert self._loop is not None

@@ -9,6 +9,9 @@ many bytes and so much time; the time of an idle connection between requests is 
 refuses requests beyond a number of connections, but holds the connections; here they are told why
 and closed, also those of one address that has too many.
 
+It closes a connection only when everything was sent, however long its reader takes. Here that has
+an end too.
+
 And it tells only the newest request of a connection that the other end has gone. A stream with
 another request behind it would stay open for ever, its runner online; here every one is told.
 """
@@ -37,6 +40,7 @@ JOINED_BYTES: Final = 64 << 10
 """More than this is sent at once, so that a slow reader is noticed as it would be without us."""
 HEAD_BYTES: Final = 64 << 10
 HEAD_S: Final = 30.0
+CLOSE_S: Final = 10.0
 
 
 class Doors:
@@ -54,6 +58,11 @@ class Doors:
                 )
             )
         )
+
+    @property
+    def open(self) -> int:
+        """Connections there are."""
+        return self._gate.held(0, ALL)
 
     def enter(self, peer: str) -> Place:
         """A place for a connection. Raises Refusal."""
@@ -103,8 +112,11 @@ class JoinedWrites:
             self._send()
 
     def close(self) -> None:
+        """A reader that does not take the rest is not waited for any longer than CLOSE_S."""
         self._send()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(CLOSE_S, self._transport.abort)
 
     def _send(self) -> None:
         parts, self._parts, self._bytes = self._parts, [], 0

@@ -41,7 +41,12 @@ class Answer(NamedTuple):
 _AT_ONCE_S: Final = 1
 _STORAGE: Final = {
     "full": Refusal("full", "the relay has no room left; its operator must make some"),
-    "busy": Refusal("busy", "the relay is behind with its disk", retry_s=_AT_ONCE_S),
+    "busy": Refusal(
+        "busy",
+        "too much of all sessions waits for the relay's disk",
+        setting="--max-pending-bytes",
+        retry_s=_AT_ONCE_S,
+    ),
     "not_found": Refusal("evicted", "the bytes are not on the relay"),
     "failed": Refusal(
         "disk_failed",

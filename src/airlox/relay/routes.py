@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -130,25 +131,30 @@ async def events(relay: Relay, call: Call) -> None:
         page = events_page(session, at, limits.PAGE_EVENTS if limit is None else limit)
         await call.answer(200, page, (JSON, NO_STORE))
         return
+    parts = _event_parts(session, at, end)
+    first, second = next(parts), next(parts, None)
+    if second is None:
+        await call.answer(200, first, (JSON, NO_STORE))
+        return
+    async with _time_to_send(relay, session.events_bytes):
+        await call.begin(200, (JSON, NO_STORE))
+        for part in itertools.chain((first, second), parts):
+            await call.send_part(part)
+        await call.finish()
+
+
+def _event_parts(session: Session, at: int, end: int) -> Iterator[bytes]:
+    """The answer of `/events` in a floor session, in pieces."""
     part = bytearray(b'{"events":[')
-    has_begun = False
     for seq in range(at, end):
         event = session.events[seq]
         assert event is not None  # nothing is forgotten in a floor session
         part += b"" if seq == at else b","
         part += f'{{"seq":{seq},"kind":"{event.kind}","data":{event.data}}}'.encode()
         if len(part) >= CHUNK_BYTES:
-            if not has_begun:
-                await call.begin(200, (JSON, NO_STORE))
-                has_begun = True
-            await call.send_part(bytes(part))
+            yield bytes(part)
             part.clear()
-    part += b"]}"
-    if not has_begun:
-        await call.answer(200, bytes(part), (JSON, NO_STORE))
-        return
-    await call.send_part(bytes(part))
-    await call.finish()
+    yield bytes(part + b"]}")
 
 
 async def stream(relay: Relay, call: Call) -> None:

@@ -149,6 +149,7 @@ class RelayServer:
     ) -> None:
         fitted = fit_open_files(config)
         self.relay = Relay(fitted, make_store(fitted), clock)
+        self.doors = Doors(fitted)
         self.url = address_of(listener)
         self._listener = listener
         fewer = {"connections": fitted.max_connections, "transfers": fitted.max_transfers}
@@ -156,7 +157,7 @@ class RelayServer:
             log.info("the limit of open files is the limit", extra=fewer)
         self._uvicorn = uvicorn.Config(
             App(self.relay, version),
-            http=serving(Doors(fitted)),
+            http=serving(self.doors),
             ws="none",
             lifespan="off",
             log_config=None,
