@@ -21,6 +21,7 @@ from airlox.protocol.chain import (
     Mark,
     chosen_refs,
     find_place,
+    linked_refs,
     read_mark,
     stays,
 )
@@ -367,6 +368,82 @@ def test_numbers_that_are_only_places_are_not_compared(author: Author) -> None:
     places = list(enumerate(envelope for _, envelope in events))
     assert run(Chain(numbered=False), *places) == []
     assert run(Chain(numbered=False), places[0], places[2]) == [("missing", places[1][1].id)]
+
+
+# ── any honest session ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Posting:
+    """Authors with several processes each, whose posts cross; a relay that numbers them."""
+
+    authors: list[Author]
+    under_way: list[tuple[Author, Envelope, ItemRef, bool]] = field(default_factory=list)
+    shown: list[tuple[int, Envelope, bool]] = field(default_factory=list)
+    """Number, item, and whether a relay may forget it."""
+
+    def seal(self, who: int, stays: bool) -> None:
+        author = self.authors[who]
+        chosen = [ref_of(envelope) for _, envelope, _ in self.shown[-1:]]
+        envelope = author.seal(*chosen, knows=False)
+        self.under_way.append((author, envelope, author.last, stays))
+
+    def acknowledge(self, which: int) -> None:
+        """One of those under way arrives, before or after others that were sealed earlier."""
+        author, envelope, posted, stays = self.under_way.pop(which % len(self.under_way))
+        seq = 3 * len(self.shown)  # other events have numbers, too
+        self.shown.append((seq, envelope, not stays))
+        names = set(envelope.header.refs)
+        author.tips = [tip for tip in author.tips if tip.ref not in names]
+        author.tips.append(Link(posted, seq, stays))
+
+
+def ref_of(envelope: Envelope) -> ItemRef:
+    return ItemRef(blob_sha256=ref().blob_sha256, id=envelope.id)
+
+
+@st.composite
+def postings(draw: st.DrawFn) -> Posting:
+    made = Posting([Author(World().person(Role.SENDER)) for _ in range(2)])
+    for _ in range(draw(st.integers(1, 25))):
+        if draw(st.booleans()) and made.under_way:
+            made.acknowledge(draw(st.integers(0, 9)))
+        else:
+            made.seal(draw(st.integers(0, 1)), draw(st.booleans()))
+    while made.under_way:
+        made.acknowledge(draw(st.integers(0, 9)))
+    return made
+
+
+@given(postings(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_an_honest_relay_brings_up_nothing_and_one_that_drops_is_caught(
+    posting: Posting, data: st.DataObject
+) -> None:
+    """P-CHN-1, P-CHN-3, P-CHN-5: whatever crosses, forks and is forgotten."""
+    forgettable = [seq for seq, _, may_go in posting.shown if may_go]
+    gone = data.draw(st.sets(st.sampled_from(forgettable))) if forgettable else set()
+    rest = [(seq, envelope) for seq, envelope, _ in posting.shown if seq not in gone]
+
+    def reader() -> Chain:
+        made = Chain()
+        for seq in gone:
+            made.skip(seq, seq)
+        return made
+
+    assert run(reader(), *rest) == []
+    for number, (_, dropped) in enumerate(rest):
+        others = [*rest[:number], *rest[number + 1 :]]
+        named = any(is_evidence(seq, envelope, dropped.id, gone) for seq, envelope in others)
+        assert {item for _, item in run(reader(), *others)} == ({dropped.id} if named else set())
+
+
+def is_evidence(seq: int, envelope: Envelope, item: str, gone: set[int]) -> bool:
+    """Whether an item shows that another is missing: by its link, which has a number, or as one it
+    joins, which might have been forgotten once anything was."""
+    *joined, link = linked_refs(envelope.header) or (ref(),)
+    may_be_gone = any(each < seq for each in gone)
+    return link.id == item or (item in {each.id for each in joined} and not may_be_gone)
 
 
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────
