@@ -22,6 +22,7 @@ MIB = 1 << 20
 MOMENTS = 20
 SLOW_S = 240
 EACH_GROUND = pytest.mark.parametrize("ground", grounds.EACH, ids=str)
+EVERYWHERE = pytest.mark.parametrize("ground", grounds.EVERYWHERE, ids=str)
 AS_USER = pytest.mark.parametrize("ground", grounds.AS_USER, ids=str)
 
 
@@ -43,7 +44,7 @@ def marked(code: str) -> tuple[str, str]:
     return token, f"# {token}\n{code}"
 
 
-@EACH_GROUND
+@EVERYWHERE
 class TestNothingIsLeft:
     def test_of_orphans_daemons_and_their_own_reaper(self, ground: Ground) -> None:  # 62, 64, 67
         token, code = marked("""
@@ -110,7 +111,7 @@ for target in (1, -1, os.getpid()):
         assert alive(token) == []
 
 
-@EACH_GROUND
+@EVERYWHERE
 class TestMemory:
     def test_in_files_of_tmpfs_and_memory_files(self, ground: Ground) -> None:  # 51
         code = """
@@ -241,7 +242,7 @@ class TestWhatIsTold:
         seen = ground.run(TELLS_ITS_MOUNTS)
         assert seen.words == ["/work", "/home/job", "/out"]
 
-    @EACH_GROUND
+    @EVERYWHERE
     def test_time_is_measured_outside(self, ground: Ground) -> None:  # 91
         code = (
             "os.environ['TZ'] = 'Nowhere-23'; time.tzset(); time.time = lambda: 0; time.sleep(0.3)"

@@ -57,6 +57,8 @@ WALLED = LOCAL
 """Every ground on which an attack must be held."""
 CONTAINERS = tuple(Ground("docker", user) for user in sandbox.USERS)
 """Where the system that a job finds is an image's."""
+EVERYWHERE = (*EACH, *(pytest.param(ground, marks=pytest.mark.slow) for ground in CONTAINERS))
+"""For a start of a sandbox in each test. A container takes a second to be there."""
 OPEN = Ground("process", "user")
 """No walls at all: shows that an attack is one."""
 
