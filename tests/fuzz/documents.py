@@ -7,6 +7,7 @@ harm. A whole document is read as it is.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -68,10 +69,8 @@ def _inside(document: str, name: str) -> bytes:
 def read_encoding(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     for parse in (keys.parse_public_key, encoding.parse_session_id, encoding.parse_hash):
-        try:
+        with suppress(ProtocolError):
             assert parse(text) == text
-        except ProtocolError:
-            pass
     assert encoding.b64u_encode(encoding.b64u_decode(text)) == text
 
 
@@ -105,20 +104,16 @@ def address_seeds() -> list[bytes]:
 
 
 def read_name(data: bytes) -> None:
-    """Names are refused or fit for a message, a file system and a terminal."""
-    text = data.decode("utf-8", "surrogatepass" if data.isascii() else "replace")
-    refusals = 0
+    """Names are refused, or fit for a message, a file system and a terminal."""
+    text = data.decode("utf-8", "surrogateescape")
     for check in (names.check_safe_name, names.check_archive_path, cert.check_runner_name):
-        try:
+        with suppress(ProtocolError):
             check(text)
             assert "\0" not in text
             assert ".." not in text.split("/")
             assert not text.startswith("/")
-        except ProtocolError:
-            refusals += 1
     names.check_display_text(text, "display name", 64)
     assert text.strip() == text
-    assert refusals <= 3
 
 
 def name_seeds() -> list[bytes]:
@@ -204,10 +199,8 @@ def read_envelope(data: bytes) -> None:
     for role in Role:
         proof = cert.Cert(envelope.author, role, 0)
         for full in (True, False):
-            try:
+            with suppress(ProtocolError):
                 policy.check_header(world(full=full).manifest, proof, envelope, blob)
-            except ProtocolError:
-                pass
 
 
 def envelope_seeds() -> list[bytes]:
@@ -242,7 +235,6 @@ def read_payload(data: bytes) -> None:
 def _show(value: Item) -> None:
     document = msgspec.json.encode(shapes._content(value, valid=True)).decode()
     shown = clean_json(document)
-    assert shown.isprintable() or "\n" not in shown
     assert msgspec.json.decode(shown) == msgspec.json.decode(document)
     if isinstance(value.meta, job.Job):
         assert len(job.code_sha256(value.meta)) == 64

@@ -23,7 +23,7 @@ def read_tunnel(data: bytes) -> None:
         assert all(line.isprintable() for line in head.split("\r\n"))
         assert body[:-1].isprintable()
         return
-    assert target.name in ("example.org",) or target.name.endswith(".wild.example")
+    assert target.name == "example.org" or target.name.endswith(".wild.example")
     assert not is_literal(target.name)
     assert target.port in (443, 8443)
 
@@ -43,7 +43,7 @@ def read_output(data: bytes) -> None:
     for shown in (clean(text), clean_line(text), clean_json(text)):
         assert "\x1b" not in shown
         assert "\r" not in shown
-    assert clean_line(text).isprintable() or "\ufffd" in text or not text.isprintable()
+    assert "\n" not in clean_line(text)
     redactor = Redactor(_SECRETS)
     plain = redactor.clean(data)
     for path, _ in _SECRETS:

@@ -6,6 +6,7 @@ import http.client
 import io
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import msgspec
@@ -195,10 +196,8 @@ def read_events(data: bytes) -> None:
         _job_in(SseEvent(None, "job_assigned", text))
     for item, record in view.records.items():
         if record.status is ItemStatus.PENDING:
-            try:
+            with suppress(ProtocolError):
                 view.open(item, bytes(40))
-            except ProtocolError:
-                pass
     for someone in view.participants.values():
         view.may_take_jobs(someone.public)
 

@@ -200,4 +200,7 @@ def test_a_bad_pattern_is_named() -> None:
     with pytest.raises(TreeError) as caught:
         Excludes([], ["a" * 5000 + "\\"])
     assert len(str(caught.value)) < 300
+    with pytest.raises(TreeError) as caught:
+        Excludes([], ["[b-\x1b]"])
+    assert str(caught.value).isprintable()
     assert caught.value.code == "tree_pattern"

@@ -140,7 +140,7 @@ def _spec(lines: Iterable[str], source: str) -> GitIgnoreSpec | None:
     try:
         return compile_patterns(lines)
     except ValueError as e:
-        fault = str(e)[:_FAULT_CHARS]  # it quotes the pattern
+        fault = repr(str(e))[1:_FAULT_CHARS]  # it quotes the pattern, which may hold anything
         raise TreeError(f"{source} has a bad pattern: {fault}", code="tree_pattern") from None
 
 
