@@ -19,6 +19,7 @@ from airlox.runner.checks import Check, State
 from airlox.runner.doctor import Diagnosis
 from airlox.runner.trials import Trial
 from airlox.sandbox.base import Layer, Report
+from support import parts
 from support.commands import Cli
 
 RUNTIME = f"python3.{sys.version_info.minor}"
@@ -119,3 +120,16 @@ def test_as_a_program(tmp_path: Path) -> None:
     assert {check["name"]: check["state"] for check in found["checks"]}["python"] == "ok"
     assert len(found["attacks"]) == 12
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_root_of_a_namespace_with_nobody_else_in_it(tmp_path: Path) -> None:
+    """As in a rootless container. What this machine would have all the same is told."""
+    parts.require("user namespaces")
+    inside = Cli("", tmp_path / "home", way_in=("unshare", "--user", "--map-root-user"))
+    words = ("runner", "doctor", "--runtime", RUNTIME, "--json", "--work-root", str(tmp_path))
+    found = inside(*words, code=1).document
+    assert found["refusal"]["code"] == "root_no_user"
+    assert found["attacks"] == []
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert layers["uid"]["code"] == "root_no_user"
+    assert layers["mounts"]["detail"] == "not tried, for want of uid"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from airlox.sandbox import probe
-from airlox.sandbox.probe import Host
+from airlox.sandbox.base import Layer
+from airlox.sandbox.probe import Host, refusal, stopped_at
 
 OPEN = Host(apparmor_restricts=False, userns_allowed=True, in_container=False)
 UBUNTU = Host(apparmor_restricts=True, userns_allowed=True, in_container=False)
@@ -75,3 +76,31 @@ def test_a_container_is_known_by_its_mark(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.containerenv").touch()
     assert probe.look_at_host(tmp_path).in_container
+
+
+LAYERS = (
+    Layer("uid", True, "5"),
+    Layer("userns", True, "all of them"),
+    Layer("landlock", True, "ABI 7"),
+    Layer("cgroup", False, "none may be made", "cgroup_none", "systemd-run …"),
+)
+
+
+class TestStoppedAt:
+    def test_the_layer_at_fault_is_named(self) -> None:
+        uid, userns, landlock, cgroup = stopped_at(refusal("userns_off"), LAYERS)
+        assert (userns.on, userns.code) == (False, "userns_off")
+        assert userns.remedy
+        assert (uid.on, uid.detail) == (False, "not tried, for want of userns")
+        assert (landlock, cgroup) == LAYERS[2:]
+
+    def test_what_concerns_all_comes_first(self) -> None:
+        found = stopped_at(refusal("kernel_too_old"), LAYERS)
+        assert (found[0].name, found[0].code) == ("walls", "kernel_too_old")
+        assert [layer.name for layer in found[1:]] == [layer.name for layer in LAYERS]
+        assert not any(layer.on for layer in found if layer.name != "landlock")
+
+    def test_every_code_is_one_of_ours(self) -> None:
+        codes = {code for codes in probe._AT_FAULT.values() for code in codes}
+        ours = {*probe._CAUSES, *(f"mount_{step}" for step in probe._SOURCE_STEPS)}
+        assert codes <= ours

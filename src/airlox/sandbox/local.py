@@ -70,7 +70,7 @@ class LocalSandbox:
             self._builder = self._first_that_works()
         except SandboxError as error:
             refused = error
-        layers = _nothing_stands(refused) if refused else self._walls.layers(self._driver)
+        layers = self._layers(refused)
         refused = refused or causes.first_missing(layers, self._options.require_layers)
         builder = self._builder.name if self._builder else self._options.builder or "none"
         self._report = Report(
@@ -177,6 +177,12 @@ class LocalSandbox:
         if self._options.cpus is not None and not (self._driver and self._driver.cpu_parent):
             raise causes.refusal("cpus_none")
 
+    def _layers(self, refused: SandboxError | None) -> tuple[Layer, ...]:
+        if not syscalls.SUPPORTED:
+            return () if refused is None else causes.stopped_at(refused, ())
+        layers = self._walls.layers(self._driver)
+        return layers if refused is None else causes.stopped_at(refused, layers)
+
     def _first_that_works(self) -> Builder:
         """Of two that do not, the first one's reason tells more: it needs no program."""
         reasons = []
@@ -253,7 +259,3 @@ def _open_groups(group: Cgroup | None, stack: contextlib.ExitStack) -> tuple[int
         stack.callback(os.close, fd)
         fds.append(fd)
     return tuple(fds)
-
-
-def _nothing_stands(refused: SandboxError) -> tuple[Layer, ...]:
-    return (Layer("walls", False, refused.message, refused.code, refused.hint),)

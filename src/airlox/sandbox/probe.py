@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
+from airlox.sandbox.base import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from airlox.sandbox.base import Layer
 
 _NOT_ALLOWED = (errno.EPERM, errno.EACCES)
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -80,7 +79,7 @@ _CAUSES = {
     ),
     "cgroup_none": (
         "no cgroup may be made; memory is watched, not enforced by the kernel",
-        "start with `systemd-run --user --scope -p Delegate=yes airlox runner join …`",
+        "start as `systemd-run --user --scope -p Delegate=yes airlox …`, or by `install-service`",
     ),
     "network_shared": (
         "jobs share this machine's network, the services of its loopback and of its cloud included",
@@ -103,6 +102,18 @@ _CAUSES = {
         "the machine may be overloaded; try again",
     ),
 }
+
+_WALLS = "walls"
+_AT_FAULT = {
+    "uid": ("root_no_user",),
+    "userns": ("userns_apparmor", "userns_off", "userns_container"),
+    "network": ("loopback", "network_host"),
+    "mounts": ("mount_proc_masked", "mount_source", "mount_clone", "toolchain_unreadable"),
+    "cgroup": ("cpus_none",),
+}
+"""The layer that a refusal is about, by its code; others concern all of them."""
+_BY_THEMSELVES = ("landlock", "cgroup")
+"""Layers that are known without building a sandbox."""
 
 _SOURCE_STEPS = {
     "source": "cannot be opened",
@@ -141,6 +152,22 @@ def refusal(code: str, detail: str = "") -> SandboxError:
 def remedy(code: str) -> tuple[str, str]:
     """Cause and remedy of a code, for a layer that is off."""
     return _CAUSES[code]
+
+
+def stopped_at(refused: SandboxError, layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """The layers of a sandbox that could not be built: the one at fault with the reason, those
+    that came to nothing with it, and those that this machine would have all the same."""
+    at = next((name for name, codes in _AT_FAULT.items() if refused.code in codes), _WALLS)
+    fault = Layer(at, False, refused.message, refused.code, refused.hint)
+    seen = tuple(
+        fault
+        if layer.name == at
+        else layer
+        if layer.name in _BY_THEMSELVES or not layer.on
+        else Layer(layer.name, False, f"not tried, for want of {at}")
+        for layer in layers
+    )
+    return seen if fault in seen else (fault, *seen)
 
 
 def first_missing(layers: Sequence[Layer], required: Sequence[str]) -> SandboxError | None:

@@ -84,7 +84,10 @@ def start(builder: Builder, walls: Walls, plan: Plan, given: Given) -> Launched:
 def _place(path: Path, walls: Walls) -> Path:
     path.mkdir(0o700)
     if walls.user is not None:
-        os.chown(path, walls.user.uid, walls.user.gid)
+        try:
+            os.chown(path, walls.user.uid, walls.user.gid)
+        except OSError as error:  # root of a namespace in which there is nobody else
+            raise causes.refusal("root_no_user", error.strerror or "") from error
     return path
 
 
