@@ -179,8 +179,10 @@ def test_a_question_that_comes_again_costs_nothing(
     api: Any = SimpleNamespace(put_pack=lambda job, number, sealed: put.append(number))
     upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
     runner = core.membership.key.public
-    questions = [_sealed_question(core, upload, encode_lack(upload._index, ())) for _ in range(2)]
-    everything = encode_lack(upload._index, upload._index.sizes().keys())
+    questions = [
+        _sealed_question(core, upload, encode_lack(upload._tree.source.index, ())) for _ in range(2)
+    ]
+    everything = encode_lack(upload._tree.source.index, upload._tree.source.index.sizes().keys())
     asked = _sealed_question(core, upload, everything)
     for _ in range(50):
         upload.answer(asked, runner, api)
@@ -204,7 +206,7 @@ def test_a_question_whose_answer_broke_is_answered_again(
             raise ConnectionLost("cut")
 
     upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
-    everything = encode_lack(upload._index, upload._index.sizes().keys())
+    everything = encode_lack(upload._tree.source.index, upload._tree.source.index.sizes().keys())
     asked = _sealed_question(core, upload, everything)
     api: Any = SimpleNamespace(put_pack=put_pack)
     with pytest.raises(ConnectionLost):

@@ -4,10 +4,6 @@ The index of the tree is named in the signed job; content travels in sealed pack
 Before the job is posted goes what the last tree that this runner confirmed did not have; a sender
 that will not stay sends everything. After that the runner asks, and gets what it asks for: a
 question is a bitmap over *this job's* index, so nothing outside that tree can be asked for.
-
-What a runner confirmed is remembered in the cache, per runner and folder: the index of the last
-tree that came back in a signed result, and the recipes of its large files. They say which chunks
-of a large file that changed the runner has.
 """
 
 from __future__ import annotations
@@ -18,33 +14,23 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.relay_api import RelayApi
+from airlox.client.worktree import WorkTree
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.protocol.aead import NONCE_BYTES
-from airlox.protocol.digest import hash_of, sha256_hex
-from airlox.protocol.encoding import ItemId, PublicKey
-from airlox.protocol.keys import chunk_seed, fingerprint
+from airlox.protocol.encoding import ItemId, PublicKey, b64u_encode
 from airlox.protocol.limits import PACKS
 from airlox.protocol.pack import open_lack, seal_pack
-from airlox.tree.chunks import (
-    KEPT_BYTES,
-    Cutter,
-    encode_recipes,
-    is_large,
-    parse_recipes,
-)
-from airlox.tree.index import INDEX_BYTES, TreeIndex, parse_index
+from airlox.tree.chunks import is_large
 from airlox.tree.lack import Lack, parse_lack
 from airlox.tree.packs import Record, write_packs
-from airlox.tree.read import ScanCache, read_index
-from airlox.tree.scan import root_of, scan
-from airlox.tree.source import ALL, Part, TreeSource
+from airlox.tree.source import ALL, Part
 
 if TYPE_CHECKING:
     from airlox.client.core import Core
     from airlox.tree.scan import LeftOut
 
 ANSWERS: Final = 16
-"""Most questions of a runner answered for one job: an honest one asks once or twice."""
+"""Most questions of a runner answered for one job: an honest one asks up to three times."""
 
 
 class TreeUpload:
@@ -67,33 +53,25 @@ class TreeUpload:
     ) -> None:
         self.job = job
         self._core = core
-        self._runner = runner
-        place = root_of(folder)
-        found = scan(place.root, allow=allow, exclude=exclude)
-        self.left_out: tuple[LeftOut, ...] = found.left_out
-        self._root_id = sha256_hex(os.fsencode(found.root))[:16]
-        self._index = read_index(found, self._scan_cache())
-        self._source = TreeSource(found, self._index, self._cutter())
-        self.sub = place.sub
-        self.digest = hash_of(self._index.encode())
-        self.files = len(self._index.entries)
-        self.size = self._index.total_bytes
+        self._tree = WorkTree(core.membership, folder, runner=runner, allow=allow, exclude=exclude)
+        facts = self._tree.facts
+        self.sub = self._tree.sub
+        self.digest = b64u_encode(facts.digest)
+        self.files = facts.files
+        self.size = facts.size
+        self.left_out: tuple[LeftOut, ...] = facts.left_out
+        self.changed = len(self._tree.lacking)
         self.sent_bytes = 0
         self._numbers = iter(range(PACKS))
         self._answering = threading.Lock()
         self._answers = 0
         self._answered = b""
-        known = self._known()
-        self._lacking = self._missing_from(known)
-        self.changed = len(self._lacking)
-        self._index_known = known is not None and known == self._index
-        self._had = self._chunks_of(known)
 
     def send_first(self, *, everything: bool) -> None:
         """Store packs on the relay before the job is posted."""
         if everything:
             self._send(self._everything(), self._core.api)
-        elif not self._index_known:
+        elif not self._tree.is_known:
             self._send(self._unasked(), self._core.api)
 
     def answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
@@ -120,16 +98,13 @@ class TreeUpload:
             runner=runner,
             sealed=sealed,
         )
-        self._send(self._asked(parse_lack(plain, self._index)), api)
+        self._send(self._asked(parse_lack(plain, self._tree.source.index)), api)
 
     def acknowledged_by(self, runner: PublicKey) -> None:
         """A signed result named this tree: the runner has it. A failure costs a second upload."""
-        cache = self._core.membership.cache
         try:
-            cache.save_state(self._state_name(runner), self._index.encode())
-            if recipes := self._source.recipes:
-                cache.save_state(self._recipes_name(runner), encode_recipes(recipes))
-        except StorageError as error:
+            self._tree.confirm(runner)
+        except (StorageError, TreeError) as error:
             self._core.on_warning(f"the next tree will be sent whole: {error.message}")
 
     def _send(self, records: Iterator[Record], api: RelayApi) -> None:
@@ -137,35 +112,38 @@ class TreeUpload:
             self._put(api, plain)
 
     def _everything(self) -> Iterator[Record]:
-        yield from self._source.index_records()
-        yield from self._source.records(dict.fromkeys(self._index.sizes(), ALL))
+        source = self._tree.source
+        yield from source.index_records()
+        yield from source.records(dict.fromkeys(source.index.sizes(), ALL))
 
     def _unasked(self) -> Iterator[Record]:
         """What the last tree that the runner confirmed did not have; of a large file that took
         the place of another, the recipe and the chunks that are in none of the old ones."""
-        sizes = self._index.sizes()
-        yield from self._source.index_records(
-            self._part(self._index.digest, len(self._index.encode()))
-        )
-        yield from self._source.records({d: self._part(d, sizes[d]) for d in self._lacking})
+        source = self._tree.source
+        sizes = source.index.sizes()
+        index_bytes = len(source.index.encode())
+        yield from source.index_records(self._part(source.index.digest, index_bytes))
+        yield from source.records({d: self._part(d, sizes[d]) for d in self._tree.lacking})
 
     def _part(self, digest: bytes, size: int) -> Part:
-        if self._had is None or not is_large(size):
+        had = self._tree.old_chunks
+        if had is None or not is_large(size):
             return ALL
-        return Part(recipe=True, chunks=self._source.recipe(digest).digests - self._had)
+        return Part(recipe=True, chunks=self._tree.source.recipe(digest).digests - had)
 
     def _asked(self, lack: Lack) -> Iterator[Record]:
         """Raises ValidationError for chunks that the files of this tree do not have."""
+        source = self._tree.source
         if lack.needs_index:
-            yield from self._source.index_records()
+            yield from source.index_records()
         parts = dict.fromkeys(lack.digests, ALL)
         for digest, chosen in lack.chunks.items():
-            chunks = self._source.recipe(digest).chunks if chosen.total else ()
+            chunks = source.recipe(digest).chunks if chosen.total else ()
             if len(chunks) != chosen.total:
                 raise ValidationError("the runner asks for chunks of another file")
             digests = frozenset(chunks[at].digest for at in chosen.positions)
             parts.setdefault(digest, Part(recipe=not chosen.total, chunks=digests))
-        yield from self._source.records(parts)
+        yield from source.records(parts)
 
     def _put(self, api: RelayApi, plain: bytes) -> None:
         number = next(self._numbers, None)
@@ -182,49 +160,3 @@ class TreeUpload:
         )
         api.put_pack(self.job, number, sealed)
         self.sent_bytes += len(sealed)
-
-    def _known(self) -> TreeIndex | None:
-        """The last tree of this folder that the runner confirmed."""
-        if self._runner is None:
-            return None
-        data = self._core.membership.cache.load_state(self._state_name(self._runner), INDEX_BYTES)
-        try:
-            return None if data is None else parse_index(data)
-        except ValidationError:
-            return None
-
-    def _missing_from(self, known: TreeIndex | None) -> frozenset[bytes]:
-        """Contents to send unasked: against a known tree the new ones; to a runner that has seen
-        nothing, all; to a runner not chosen yet, none."""
-        contents = self._index.sizes().keys()
-        if known is not None:
-            return frozenset(contents - known.sizes().keys())
-        return frozenset(contents if self._runner is not None else ())
-
-    def _chunks_of(self, known: TreeIndex | None) -> frozenset[bytes] | None:
-        """Chunks of the large contents of that tree and of its index; None without a tree."""
-        if self._runner is None or known is None:
-            return None
-        cache = self._core.membership.cache
-        data = cache.load_state(self._recipes_name(self._runner), KEPT_BYTES)
-        try:
-            kept = {} if data is None else parse_recipes(data)
-        except ValidationError:
-            kept = {}
-        self._source.know(kept)
-        index = self._cutter().recipe((known.encode(),))
-        return index.digests.union(*(recipe.digests for recipe in kept.values()))
-
-    def _cutter(self) -> Cutter:
-        me = self._core.membership
-        return Cutter(chunk_seed(me.invite.session_key, me.manifest.session_id))
-
-    def _recipes_name(self, runner: PublicKey) -> str:
-        return f"recipes-{fingerprint(runner)}-{self._root_id}"
-
-    def _state_name(self, runner: PublicKey) -> str:
-        return f"tree-{fingerprint(runner)}-{self._root_id}"
-
-    def _scan_cache(self) -> ScanCache:
-        cache = self._core.membership.cache
-        return ScanCache(cache.state_path(f"scan-{self._root_id}"))

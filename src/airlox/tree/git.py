@@ -25,12 +25,23 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 120.0
 ANSWER_BYTES: Final = 512 * 1024 * 1024
 
-_COMMAND: Final = (
-    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false"),
-    *("ls-files", "--cached", "--others", "--exclude-standard", "-z"),
+_GIT: Final = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
+_LIST: Final = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+_OTHERS: Final = ("ls-files", "--others", "--exclude-standard", "-z")
+_FLAGS: Final = ("ls-files", "-v", "-s")
+_STAT: Final = (
+    *("-c", "core.trustctime=true", "-c", "core.checkStat=default", "-c", "core.fileMode=true"),
+    *("-c", "core.symlinks=true", "-c", "core.ignoreStat=false"),
 )
+"""Every sign of a change counts, whatever the settings say."""
+_CHANGED: Final = ("diff-files", "--raw", "-z", "--no-renames", "--ignore-submodules=none")
 _COMPLAINT_BYTES: Final = 64 * 1024
+_POINTER_BYTES: Final = 4096
 _UNREADABLE: Final = re.compile(rb"^warning: could not open directory '(.*)/': ", re.MULTILINE)
+
+
+_NOT_AS_IT_LOOKS: Final = re.compile(rb"^[a-zS] |^. 160000 ", re.MULTILINE)
+"""Lines of `ls-files -v -s`: files that git does not look at, and submodules."""
 
 
 class Listing(NamedTuple):
@@ -48,13 +59,51 @@ def is_repository(folder: str) -> bool:
 
 def list_files(folder: str, *, timeout_s: float = TIMEOUT_S) -> Listing:
     """Tracked files and untracked ones that are not ignored, below `folder`, each once."""
+    answer, complaint = _ask(folder, _LIST, timeout_s)
+    return Listing(_distinct(answer.split(b"\0")), tuple(_UNREADABLE.findall(complaint)))
+
+
+def list_changed(folder: str) -> tuple[bytes, ...]:
+    """Tracked files of a whole work tree that do not look as git's index remembers them.
+
+    Nothing but the look counts: no content is compared, unless the index is no older than the
+    file (then the look says nothing).
+    """
+    answer, _ = _ask(folder, (*_STAT, *_CHANGED), TIMEOUT_S)
+    return _distinct(answer.split(b"\0")[1::2])
+
+
+def list_others(folder: str) -> Listing:
+    """Untracked files that are not ignored."""
+    answer, complaint = _ask(folder, _OTHERS, TIMEOUT_S)
+    return Listing(_distinct(answer.split(b"\0")), tuple(_UNREADABLE.findall(complaint)))
+
+
+def is_plain(folder: str) -> bool:
+    """Whether git looks at every file of the index, and none is a submodule."""
+    answer, _ = _ask(folder, _FLAGS, TIMEOUT_S)
+    return _NOT_AS_IT_LOOKS.search(answer) is None
+
+
+def index_of(folder: str) -> str:
+    """Where the index of a work tree is."""
+    marker = os.path.join(folder, ".git")
+    if os.path.isfile(marker):
+        with open(marker, "rb") as file:
+            named = os.fsdecode(file.read(_POINTER_BYTES).removeprefix(b"gitdir:").strip())
+        marker = os.path.join(folder, named)
+    return os.path.join(marker, "index")
+
+
+def _ask(folder: str, words: Iterable[str], timeout_s: float) -> tuple[bytes, bytes]:
+    """What git answers, and what it complains of. Raises TreeError."""
     from subprocess import DEVNULL, PIPE, Popen
     from tempfile import TemporaryFile
 
     with TemporaryFile() as complaints:
         try:
             git = Popen(
-                _COMMAND,
+                (*_GIT, *words),
                 cwd=folder,
                 env=_environment(),
                 stdin=DEVNULL,
@@ -77,7 +126,7 @@ def list_files(folder: str, *, timeout_s: float = TIMEOUT_S) -> Listing:
         raise TreeError(f"git did not list {folder} within {timeout_s:g} s", code="tree_timeout")
     if status != 0:
         raise TreeError(f"git cannot list {folder}: {_first_line(complaint)}", code="git_failed")
-    return Listing(_distinct(answer.split(b"\0")), tuple(_UNREADABLE.findall(complaint)))
+    return answer, complaint
 
 
 def _read_answer(git: Popen[bytes]) -> bytes:

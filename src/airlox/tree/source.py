@@ -34,7 +34,7 @@ class TreeSource:
 
     def __init__(self, scan: Scan, index: TreeIndex, cutter: Cutter) -> None:
         self.index = index
-        self._scan = scan
+        self.scan = scan
         self._cutter = cutter
         self._recipes: dict[bytes, Recipe] = {}
         self._entries: dict[bytes, Entry] = {}
@@ -58,7 +58,7 @@ class TreeSource:
             if digest == self.index.digest:
                 self._recipes[digest] = self._cutter.recipe((self.index.encode(),))
             else:
-                with opened_tree(self._scan.root) as root_fd, Folders(root_fd) as folders:
+                with opened_tree(self.scan.root) as root_fd, Folders(root_fd) as folders:
                     source = read_checked(folders, self._entry(digest))
                     self._recipes[digest] = self._cutter.recipe(source)
         return self._recipes[digest]
@@ -66,7 +66,7 @@ class TreeSource:
     def records(self, wanted: Mapping[bytes, Part]) -> Iterator[Record]:
         """What is `wanted` of contents, by digest, in the order of paths. Raises TreeError."""
         missing = dict(wanted)
-        with opened_tree(self._scan.root) as root_fd, Folders(root_fd) as folders:
+        with opened_tree(self.scan.root) as root_fd, Folders(root_fd) as folders:
             for entry in self.index.entries:
                 part = missing.pop(entry.digest, None)
                 if part is not None and is_large(entry.size):
