@@ -137,6 +137,7 @@ def hundred_thousand(ours: Box, root: Path) -> Iterator[Row]:
         "≤ 1.5",
     )
     with ours.session() as session:
+        sent_bytes(session, ours.name, top)  # another participant, with a workspace of its own
         sent = sent_bytes(session, ours.name, top)
         yield Row("bytes sent for them", sent / 1000, 20, "kB", "bound", "≤ 1")
         change(top, 1, itertools.count())
