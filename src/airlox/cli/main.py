@@ -45,7 +45,7 @@ COMMANDS = {
     "result": ("job", "get a job's result"),
     "cancel": ("job", "end a job"),
     "job": ("job", "ls: the jobs of a session"),
-    "runner": ("runner", "join, list, approve, reject: what runs jobs"),
+    "runner": ("runner", "join, serve, doctor, list, approve, …: what runs jobs"),
     "session": ("session", "create, info, invites, revoke, audit, close"),
     "audit": ("audit", "verify: check a session's audit trail, without a relay"),
     "send": ("send", "text, file: send to a session"),

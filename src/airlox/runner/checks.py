@@ -27,6 +27,8 @@ from airlox.runner.packages import PythonSupply
 
 GIB: Final = 1024**3
 _LITTLE_ROOM_BYTES: Final = 4 * GIB
+_NOEXEC: Final[int] = getattr(os, "ST_NOEXEC", 0)
+"""Only Linux tells."""
 _FEW_INODES: Final = 50_000
 _OLDEST_NOW_S: Final = 1_780_000_000
 """Before this version was made: a clock that says so is wrong."""
@@ -124,7 +126,7 @@ def check_work_root(root: Path, account: str, *, walls: bool) -> tuple[Check, ..
         said = error.message if isinstance(error, AirloxError) else str(error.strerror)
         remedy = "name a folder of yours by --work-root DIR"
         return (Check("work root", State.FAILED, said, "work_root", remedy),)
-    if flags & os.ST_NOEXEC:
+    if flags & _NOEXEC:
         found = Check(
             "work root",
             State.WARNING,
