@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -47,15 +47,21 @@ def alternate(
     ours: Callable[[], object], peer: Callable[[], object], *, times: int
 ) -> tuple[float, float]:
     """Medians in milliseconds of two calls that take turns, so that load hits both alike."""
-    for call in (ours, peer):
+    spent = in_turns({"ours": ours, "peer": peer}, times=times)
+    return spent["ours"], spent["peer"]
+
+
+def in_turns(calls: Mapping[str, Callable[[], object]], *, times: int) -> dict[str, float]:
+    """Medians in milliseconds of calls that take turns; each is made once before."""
+    for call in calls.values():
         call()
-    spent: tuple[list[float], list[float]] = ([], [])
+    spent: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(times):
-        for call, into in zip((ours, peer), spent, strict=True):
+        for name, call in calls.items():
             start = time.perf_counter()
             call()
-            into.append((time.perf_counter() - start) * 1000)
-    return statistics.median(spent[0]), statistics.median(spent[1])
+            spent[name].append((time.perf_counter() - start) * 1000)
+    return {name: statistics.median(all_of_it) for name, all_of_it in spent.items()}
 
 
 def run(argv: Sequence[str], **options: object) -> None:
