@@ -61,7 +61,7 @@ def test_forgetting_survives_kills(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     running = EagerServer(data)
     try:
-        crew = Crew(running, full=True, ttl_ms=None)  # type: ignore[arg-type]
+        crew = Crew(running, full=True, ttl_ms=None)
         runner = crew.runner()
         texts: list[str] = []
         seen: dict[int, Any] = {}
