@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _KILL_S = 20.0
 _SAID_BYTES = 512
+_NOT_GONE = "some of its processes could not be ended"
 
 
 def open_sandbox(options: SandboxOptions) -> DockerSandbox:
@@ -184,6 +185,8 @@ class DockerSandbox:
             raise causes.refusal("container_refused", causes.last_words(said))
         measured = await asyncio.to_thread(gauge.measured)
         outcome = judge(reason, state, measured, plan.limits, bytes(heard.said))
+        if state is not None and state.runs and reason.cause is not Cause.EXIT:
+            outcome = replace(outcome, detail=_NOT_GONE)
         ran_ms = state.ran_ms if state is not None and reason.cause is Cause.EXIT else None
         return replace(outcome, wall_ms=wall_ms if ran_ms is None else ran_ms)
 

@@ -83,6 +83,12 @@ def test_an_image(tmp_path: Path) -> None:
     assert (image.path, image.volumes) == ("/opt/bin:/bin", ("/data",))
 
 
+def test_an_image_of_podman(tmp_path: Path) -> None:
+    image = that_says(tmp_path, [IMAGE]).image("python:3.12")
+    assert image is not None
+    assert image.path == "/opt/bin:/bin"
+
+
 def test_an_image_made_here_is_its_own_digest(tmp_path: Path) -> None:
     image = that_says(tmp_path, {"Id": "c" * 64, "RepoDigests": [], "Config": None}).image("mine")
     assert image is not None

@@ -42,10 +42,6 @@ _CAUSES = {
         ),
         "leave `userns-remap` out of the engine's settings, or use a rootless engine",
     ),
-    "engine_lost": (
-        "the container engine or the container went away while the job ran",
-        "look at the engine (`docker info`) and send the job again",
-    ),
     "no_image": (
         "containers are made from an image, and none is named",
         "name one by --image",

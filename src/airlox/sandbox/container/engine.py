@@ -80,9 +80,7 @@ class Engine:
             raise
         return read_image(said)
 
-    def create(
-        self, arguments: Sequence[str], *, environment: bytes, architecture_hint: str = ""
-    ) -> str:
+    def create(self, arguments: Sequence[str], *, environment: bytes) -> str:
         """Make a container and give its id. `environment` has a line `NAME=value` for each."""
         with tempfile.TemporaryFile() as file:
             # Handed over by descriptor: arguments can be read by every user of the machine.

@@ -138,7 +138,9 @@ class Gauge:
 
 def own_parent(facts: Facts) -> str | None:
     """A new name for a group around a container, or None where none can be made and removed."""
-    possible = os.geteuid() == 0 and not facts.rootless and facts.cgroup_driver == "cgroupfs"
+    ours = os.geteuid() == 0 and not facts.rootless
+    # Podman leaves groups of its own in there.
+    possible = ours and not facts.podman and facts.cgroup_driver == "cgroupfs"
     return cgroups.group_name(os.urandom(8).hex()) if possible else None
 
 

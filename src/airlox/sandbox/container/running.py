@@ -6,8 +6,9 @@ carries the output and ends when the container does; all else is asked of the en
 Rules
 - A container is made before it is started, so that an engine that refuses is told from a job.
 - What was made is removed, also when the wait for its making was broken off.
-- TERM goes to every process where they can be reached from here, else to the main one by way of
-  the engine. KILL goes to the container's first process, with which the kernel ends all others.
+- A signal goes to every process where they can be reached from here, whatever the engine does;
+  else by way of the engine to the first one, which passes TERM on to the job's main process and
+  takes all others with it when it is killed.
 """
 
 from __future__ import annotations
@@ -88,13 +89,11 @@ class RunningContainer:
 
     async def signal_all(self, number: int) -> None:
         """See `Group.signal_all`."""
-        if number != signal.SIGKILL and self._signal_members(number):
+        if self._signal_members(number):
             return
         name = signal.Signals(number).name
-        try:
+        with contextlib.suppress(SandboxError):  # it ended meanwhile, or the engine is away
             await asyncio.to_thread(self._engine.signal, self._container, name)
-        except SandboxError:  # it ended meanwhile, or the engine is away
-            self._signal_members(number)
 
     async def emptied(self) -> None:
         """See `Group.emptied`. The attached command ends with the last process."""

@@ -181,6 +181,8 @@ def _object(said: bytes) -> Mapping[str, Any]:
         found = json.loads(said)
     except (ValueError, RecursionError):
         found = None
+    if isinstance(found, list) and len(found) == 1:  # Podman tells of one image so
+        found = found[0]
     if not isinstance(found, dict):
         raise causes.refusal("container_refused", "its answer is not understood")
     return found
