@@ -157,3 +157,19 @@ def test_lost_answers_and_lines_that_break(cut_people: tuple[People, Network]) -
     assert len(owner.records()) == 4
     assert owner.alarms() == []
     assert_covered(envelopes(owner))
+
+
+def test_a_stream_that_is_opened_again_and_again(cut_people: tuple[People, Network]) -> None:
+    """P-CHN-4: what comes once more after a line broke is no repetition."""
+    people, network = cut_people
+    owner = people.owner()
+    sender = people.join(owner.invites["sender"], "sender")
+    reader = people.join(owner.invites["observer"], "reader")
+    stream = reader.stream(PATIENT_S)
+    for number in range(5):
+        sender.send_text(str(number))
+        assert next(stream).text == str(number)
+        network.cut_now()
+    assert any("broke" in warning for warning in reader.warnings)
+    assert reader.alarms() == []
+    stream.close()
