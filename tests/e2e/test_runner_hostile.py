@@ -6,6 +6,7 @@ All of them run in `local`. (Without walls the scripts here would harm the machi
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,29 @@ def test_another_sender_finds_nothing_of_it(
     seen = eve.run_shell(script, runner="box", tree=tree).wait(WAIT_S)
     assert "a.txt" in seen.stdout
     assert "kept" not in seen.stdout
+
+
+def test_what_is_planted_for_the_next_job_never_runs_outside(
+    session: Session, runner: RunnerProgram, tree: Path
+) -> None:
+    """Hooks, start-up files and settings: whoever would run them is in a sandbox too."""
+    ran = f"/tmp/airlox-test-ran-{secrets.token_hex(8)}"
+    plant = f"""
+printf '#!/bin/sh\ntouch {ran}\n' > hook; chmod 755 hook
+git init -q . 2>/dev/null || mkdir -p .git/hooks
+for name in post-checkout pre-commit post-index-change fsmonitor; do cp hook .git/hooks/$name; done
+printf '[core]\n fsmonitor = {ran}.sh\n hooksPath = .git/hooks\n' >> .git/config
+for name in sitecustomize usercustomize conftest; do
+    echo "open('{ran}', 'w')" > $name.py; cp $name.py ~
+done
+for name in .bashrc .profile .bash_profile; do echo "touch {ran}" > ~/$name; cp ~/$name .; done
+cp hook airlox; cp hook python3; cp hook git; cp hook cat
+cp hook .airlox-script
+"""
+    assert session.run_shell(plant, runner="box", tree=tree).wait(WAIT_S).ok
+    for script in (LOOK, "exec /bin/cat a.txt"):
+        assert session.run_shell(script, runner="box", tree=tree).wait(WAIT_S).ok
+    assert not Path(ran).exists()
 
 
 def test_two_senders_at_once_do_not_see_each_other(

@@ -58,6 +58,21 @@ def test_a_python_job_writes_out_files(session: Session, runner: RunnerProgram) 
     assert result.read("a") == b"made", result
 
 
+def test_bubblewrap_builds_it_where_it_is_named(session: Session) -> None:
+    require("bwrap")
+    given = {"name": "wrapped", "sandbox": "local", "builder": "bwrap", "allow_userns": True}
+    with (
+        ordinary_home() as home,
+        OrdinaryRunner(session.invites["runner"], home, **given) as program,
+    ):
+        program.note("ready")
+        result = session.run_shell("id -un; exit 3", runner="wrapped").wait(WAIT_S)
+        assert (result.exit_code, result.stdout, result.signed) == (3, "job\n", True), result
+        assert result.env is not None
+        assert (result.env.builder, result.env.layers["userns_limit"]) == ("bwrap", 0)
+        assert program.stop() == 0
+
+
 def test_a_tree_comes_over_what_the_last_job_closed(
     session: Session, runner: RunnerProgram, tmp_path: Path
 ) -> None:

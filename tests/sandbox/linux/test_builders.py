@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,15 @@ def test_nothing_is_put_in_place_of_a_named_one() -> None:
     with sandbox.started("", builder="own", refused_call=OPEN_TREE) as process:
         answer = json.loads(process.communicate(timeout=60)[0])
     assert "refused" in answer
+
+
+def test_under_root_bubblewrap_shows_only_what_the_jobs_user_can_reach(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(0o700)
+    asked: dict[str, Any] = {"user": "root", "toolchains": [str(tmp_path / "private")]}
+    with sandbox.started("", builder="bwrap", **asked) as process:
+        answer = json.loads(process.communicate(timeout=60)[0])
+    assert answer["refused"] == "toolchain_unreadable"
+    assert sandbox.run("tell(1)", builder="own", **asked).words == ["1"]
 
 
 def test_of_two_that_do_not_work_the_first_gives_the_reason(
