@@ -67,6 +67,19 @@ def test_who_is_refused_is_told_when_to_come_again() -> None:
     assert rate.wait_s("b") == 0.0
 
 
+def test_forgetting_goes_on_from_pass_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "LOOKED_AT", 30)
+    clock = Clock(0)
+    rate = Rate(clock, per_s=1, burst=10)
+    for key in range(100):
+        rate.take(key)
+    clock.turn(1)
+    rate.take("now")
+    for left in (71, 41, 11, 1, 1):
+        rate.forget_idle()
+        assert len(rate._spent) == left
+
+
 def test_a_flood_of_keys_has_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "RATE_KEYS", 50)
     rate = Rate(Clock(0), per_s=1, burst=2)

@@ -7,6 +7,7 @@ words is quotas.py's to say.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
@@ -15,7 +16,9 @@ from airlox.relay.refusals import Refusal
 
 RATE_KEYS: Final = 100_000
 """Keys a rate remembers. Beyond them the one that asked least lately is forgotten: it may then
-ask a little too often, while the memory stays within some megabytes."""
+ask a little too often, while the memory stays within some tens of megabytes."""
+LOOKED_AT: Final = 10_000
+"""Keys that are looked at in one go, so that nobody waits for it."""
 
 
 class Rate:
@@ -51,8 +54,9 @@ class Rate:
         return max(0.0, self._spent_by(key) + 1 - self._burst) / self._per_ms / 1000
 
     def forget_idle(self) -> None:
-        """Drops what has filled up again."""
-        full = [key for key in self._spent if self._spent_by(key) <= 0.0]
+        """Drops what has filled up again, of those that asked least lately: there it is."""
+        oldest = itertools.islice(self._spent, LOOKED_AT)
+        full = [key for key in oldest if self._spent_by(key) <= 0.0]
         for key in full:
             del self._spent[key]
 
