@@ -35,6 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make what containers start from before the clock of a test runs."""
+    wanted = any("docker" in item.nodeid for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        engine.prepare()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _engine_left() -> Iterator[None]:
     """Whoever used the container engine is done with it."""

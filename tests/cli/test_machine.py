@@ -70,6 +70,12 @@ class TestCommand:
             with pytest.raises(CommandLineError):
                 machine._sandbox(parse("add", "box", *words))
 
+    def test_an_image_goes_with_containers_and_into_the_command(self) -> None:
+        said = machine._sandbox(parse("add", "box", "--image", "debian:12"))
+        assert said == "--sandbox docker --image debian:12"
+        odd = machine._sandbox(parse("add", "box", "--image", "x; rm"))
+        assert shlex.split(odd)[-1] == "x; rm"
+
     def test_the_name_of_a_person_is_not_the_machine_s(self) -> None:
         args = parse("add", "box", "--as", "ann")
         assert (args.name, args.display_name) == ("box", "ann")

@@ -54,6 +54,37 @@ class TestOptions:
         assert not chosen.workspaces
         assert chosen.work_root == tmp_path / "w"
 
+    def test_containers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        words = ("--sandbox", "docker", "--docker-cpus", "1.5", "--docker-runtime", "runsc")
+        chosen = runner_flags.runner_options(parse(*words, "--image", "debian:12"))
+        assert (chosen.image, chosen.image_base) == ("debian:12", None)
+        assert (chosen.cpus, chosen.docker_runtime) == (1.5, "runsc")
+        monkeypatch.setenv("AIRLOX_IMAGE_BASE", "registry.lan/py")
+        assert runner_flags.runner_options(parse(*words)).image_base == "registry.lan/py"
+        chosen = runner_flags.runner_options(parse(*words, "--image-base", "mine"))
+        assert chosen.image_base == "mine"
+        named = runner_flags.runner_options(parse(*words, "--image", "debian:12"))
+        assert named.image_base is None  # the variable is for whoever names none
+        assert runner_flags.runner_options(parse()).image_base is None
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--image", "debian:12"),
+            ("--image-base", "x"),
+            ("--docker-runtime", "runsc"),
+            ("--sandbox", "docker", "--image", "-rm"),
+            ("--sandbox", "docker", "--image", "a b"),
+            ("--sandbox", "docker", "--image", "a", "--image-base", "b"),
+            ("--sandbox", "docker", "--python", "python3"),
+            ("--sandbox", "docker", "--docker-runtime", "a=b"),
+            ("--sandbox", "docker", "--cpus", "nan"),
+        ],
+    )
+    def test_containers_that_make_no_sense(self, words: tuple[str, ...]) -> None:
+        with pytest.raises(UsageError):
+            runner_flags.runner_options(parse(*words))
+
     def test_by_default_a_job_makes_no_user_namespace_and_its_data_is_limited(self) -> None:
         chosen = runner_flags.runner_options(parse())
         assert (chosen.builder, chosen.allow_userns, chosen.memory_back_stop) == (None, False, True)

@@ -104,6 +104,18 @@ def test_the_note_says_what_is_offered() -> None:
     assert (note.kinds, note.slots, note.network, note.memory_mb) == (("shell",), 2, "on", 512)
 
 
+def test_the_image_is_named_where_there_is_one() -> None:
+    without = facts.env(REPORT, options(), network=Network.OFF, interpreter=None)
+    assert without.image is UNSET
+    report = replace(REPORT, image="sha256:" + "a" * 64)
+    found = facts.env(report, options(), network=Network.OFF, interpreter=None)
+    assert found.image == "sha256:" + "a" * 64
+    note = facts.runner_info_note(
+        options(), report, kinds=(JobKind.SHELL,), slots=1, network=Network.OFF, python=None
+    )
+    assert note.image == found.image
+
+
 def test_gpus_are_named_where_there_are_some() -> None:
     without = facts.env(REPORT, options(), network=Network.OFF, interpreter=None)
     assert without.gpus is UNSET

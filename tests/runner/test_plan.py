@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +101,15 @@ class TestEnvironment:
         assert "/home/ann/bin" not in path
         assert "/usr/bin" in path
         assert "" not in path
+
+    def test_in_an_image_it_finds_what_the_image_has(self) -> None:
+        chosen = bench(sandbox="docker", path="/usr/games", toolchains=(Path("/srv/node"),))
+        of_image = replace(LAYOUT, path="/image/bin:/bin")
+        chosen.sandbox = SimpleNamespace(layout=lambda work, out, home: of_image)
+        found = dict(plan_of(chosen, shell(), PLACES, None).env)["PATH"]
+        assert found == "/srv/node/bin:/image/bin:/bin"
+        found = dict(plan_of(chosen, python(), PLACES, PYTHON).env)["PATH"]
+        assert found == "/srv/python/bin:/srv/node/bin:/image/bin:/bin"
 
     def test_without_walls_it_finds_all_of_it(self) -> None:
         chosen = bench(sandbox="process", path="/home/ann/bin")

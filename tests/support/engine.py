@@ -153,6 +153,12 @@ class Engine:
         return (self.folder / "log").read_text()[-4000:]
 
 
+def prepare() -> None:
+    """Make what takes longer than a test may."""
+    if is_here():
+        _debian()
+
+
 @contextmanager
 def one_more() -> Iterator[Engine]:
     """An engine for one test alone, to be stopped and started."""
