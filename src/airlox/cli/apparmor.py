@@ -28,6 +28,12 @@ def add_arguments(actions: options.Actions) -> None:
 
 
 def run(args: Namespace, voice: Voice) -> int:
+    import sys
+
+    from airlox.errors import UsageError
+
+    if sys.platform != "linux":
+        raise UsageError("only Linux has AppArmor", code="no_apparmor")
     from airlox.runner import apparmor
     from airlox.sandbox.linux import apparmor as launchers
 

@@ -39,7 +39,7 @@ def run(args: Namespace, voice: Voice) -> int:
 
     from airlox.runner import install
 
-    config = install.config_folder(os.environ, Path.home(), os.geteuid())
+    config = install.config_folder(os.environ, Path.home(), _uid())
     link_path = install.link_file(config, args.name)
     definition = _definition(args, config, link_path)
     if args.dry_run:
@@ -69,7 +69,12 @@ def _definition(args: Namespace, config: Path, link_path: Path) -> Definition:
         *("--cache-dir", cache, "--invite-file", str(link_path)),
     )
     service = Service(args.name, argv, install.kept(os.environ))
-    return define(sys.platform, service, config=config, home=Path.home(), uid=os.geteuid())
+    return define(sys.platform, service, config=config, home=Path.home(), uid=_uid())
+
+
+def _uid() -> int:
+    """Who asks; on systems without such numbers nobody, for whom there is no service either."""
+    return os.geteuid() if hasattr(os, "geteuid") else -1
 
 
 def _link(args: Namespace) -> str:
