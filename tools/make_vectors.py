@@ -51,6 +51,9 @@ JOB_ID = ItemId(b64u_encode(bytes([1]) * 16))
 JOB_REF = item.ItemRef(blob_sha256=b64u_encode(bytes([2]) * 32), id=JOB_ID)
 TREE = b64u_encode(bytes([3]) * 32)
 
+JOB_NUMBER = 4
+"""Its id and its time follow from it."""
+
 Case = dict[str, Any]
 
 
@@ -70,6 +73,9 @@ def limits(**changes: Any) -> manifest.JobLimits:
 
 PINNED = (manifest.Feature.LIVE, manifest.Feature.PINS, manifest.Feature.TREES)
 """What the vectors' full session switches on: later features do not change them."""
+
+
+QUEUED = tuple(sorted((manifest.Feature.QUEUE, *PINNED)))
 
 
 def full_manifest(features: tuple[manifest.Feature, ...] = PINNED, **changes: Any) -> str:
@@ -166,7 +172,7 @@ def open_case(
     """An `open_checked` case; its verdict is the core's own, pinned by the committed file."""
     key = RUNNER if role is keys.Role.RUNNER else SENDER
     document = meta if isinstance(meta, bytes) else canonical.encode(meta)
-    post = sealed(key, kind, subkind, framed(document, body), 4)
+    post = sealed(key, kind, subkind, framed(document, body), JOB_NUMBER)
     inputs = {
         "signed_manifest": terms,
         "session_key": KEYS.session_key.hex(),
@@ -290,6 +296,7 @@ def manifest_cases() -> list[Case]:
     return [
         check("full", FULL),
         check("history", full_manifest((manifest.Feature.HISTORY, *PINNED))),
+        check("queue", full_manifest(QUEUED)),
         check("history-only", change(features=["history"])),
         check("live-only", full_manifest((manifest.Feature.LIVE,), packages=("pandas",))),
         check("shell-only", full_manifest(kinds=(manifest.JobKind.SHELL,))),
@@ -353,6 +360,14 @@ def job_cases() -> list[Case]:
         document = canonical.encode(value)
         return open_case(name, keys.Role.SENDER, item.Kind.JOB, subkind, document)
 
+    def until(wait_ms: int) -> job.QueueTerms:
+        """Waits so long from the time that the item's header says."""
+        return job.QueueTerms(start_by_ms=T0 + 1000 + JOB_NUMBER + wait_ms)
+
+    def python_queued(name: str, terms: str) -> Case:
+        meta = msgspec.structs.replace(PYTHON, queue=until(1))
+        return open_case(name, keys.Role.SENDER, item.Kind.JOB, "py", meta, terms)
+
     unset = msgspec.UNSET
     plain: dict[str, Any] = {"tree": unset, "cwd": unset}
     return [
@@ -380,6 +395,18 @@ def job_cases() -> list[Case]:
         shell("memory-over", memory_mb=513),
         shell("in-floor-session", terms=FLOOR),
         shell("not-in-kinds", terms=full_manifest(kinds=(manifest.JobKind.PYTHON,))),
+        shell("queue", terms=full_manifest(QUEUED), queue=until(3_600_000)),
+        shell("queue-at-once", terms=full_manifest(QUEUED), queue=until(0)),
+        shell("queue-at-limit", terms=full_manifest(QUEUED), queue=until(7 * 86_400_000)),
+        shell("queue-over-limit", terms=full_manifest(QUEUED), queue=until(7 * 86_400_000 + 1)),
+        shell("queue-in-the-past", terms=full_manifest(QUEUED), queue=until(-1)),
+        shell("queue-without-feature", queue=until(3_600_000)),
+        raw("shell-queue-null", "sh", lambda v: v.update(queue=None)),
+        raw(
+            "shell-queue-unknown-field", "sh", lambda v: v.update(queue={"start_by_ms": 1, "x": 1})
+        ),
+        python_queued("python-queue", full_manifest(QUEUED)),
+        python_queued("python-queue-without-feature", FULL),
         raw("shell-fresh-false", "sh", lambda v: v.update(fresh=False)),
         raw("shell-null-script", "sh", lambda v: v.update(script=None)),
         raw("shell-unknown-field", "sh", lambda v: v.update(gpu=1)),

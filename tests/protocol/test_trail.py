@@ -28,6 +28,7 @@ ENTRIES = [
     trail.Approved(at_ms=1, participant_pub=KEY),
     trail.Rejected(at_ms=1, participant_pub=KEY),
     trail.Revoked(at_ms=1, role=Role.SENDER),
+    trail.Queued(at_ms=1, job=ITEM, reason="busy"),
     trail.Assigned(at_ms=1, job=ITEM, participant_pub=KEY),
     trail.Claimed(at_ms=1, job=ITEM, participant_pub=KEY),
     trail.Finished(at_ms=1, job=ITEM, participant_pub=KEY),

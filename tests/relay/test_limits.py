@@ -207,6 +207,33 @@ def max_jobs(scene: Scene) -> Iterator[Answer]:
     assert runner.send(scene.crew.result(runner, item)).status == 201
 
 
+@refused("409 queue_full", max_waiting_jobs=2)
+def max_waiting_jobs(scene: Scene) -> Iterator[Answer]:
+    crew = scene.crew
+    other = join(scene.http, crew.world.person(Role.SENDER))
+    first = crew.job()
+    assert crew.submit(first, wait=60).status == 201
+    assert crew.submit(crew.job(other), author=other, wait=60).status == 201
+    yield crew.submit(crew.job(), wait=60)
+    assert scene.sender.post(wire.cancel(scene.sid, first.ref.id)).status == 200
+    assert crew.submit(crew.job(), wait=60).status == 201
+
+
+@refused("409 queue_full", max_waiting_jobs_per_participant=1)
+def max_waiting_jobs_per_participant(scene: Scene) -> Iterator[Answer]:
+    crew = scene.crew
+    other = join(scene.http, crew.world.person(Role.SENDER))
+    assert crew.submit(crew.job(), wait=60).status == 201
+    yield crew.submit(crew.job(), wait=60)
+    assert crew.submit(crew.job(other), author=other, wait=60).status == 201
+
+
+@refused("403 policy", max_queue_wait_s=60)
+def max_queue_wait_s(scene: Scene) -> Iterator[Answer]:
+    yield scene.crew.submit(scene.crew.job(), wait=61)
+    assert scene.crew.submit(scene.crew.job(), wait=60).status == 201
+
+
 @refused("507 full", max_share_percent=50, max_items=6)
 def max_share_percent(scene: Scene) -> Iterator[Answer]:
     """One of several fills no session; alone it may."""

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
+from airlox.client.membership import now_ms
 from airlox.errors import SandboxError, StorageError
 from airlox.protocol.digest import NOTHING_HEX
-from airlox.protocol.encoding import ItemId, b64u_encode
+from airlox.protocol.encoding import ItemId, PublicKey, b64u_encode
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import (
     AnyRunner,
@@ -21,6 +22,7 @@ from airlox.protocol.job import (
     Env,
     LabelledRunner,
     OneRunner,
+    QueueTerms,
     Result,
     ShellJob,
     code_sha256,
@@ -80,6 +82,7 @@ class Link:
         self.approved_after = 0
         self.done: set[ItemId] = set()
         self.noted = True
+        self.canceller: PublicKey | None = None
         self.outbox = self
 
     def order(self, job: ItemId) -> Order | None:
@@ -106,8 +109,8 @@ class Link:
     def note_answered(self, job: ItemId) -> None:
         self.done.add(job)
 
-    def cancelled_by(self, job: ItemId) -> None:
-        """Nobody did."""
+    def cancelled_by(self, job: ItemId) -> PublicKey | None:
+        return self.canceller
 
     def live_writer(self, job: ItemRef) -> Any:
         return SimpleNamespace(head=None, n=0)
@@ -226,6 +229,25 @@ class TestMayRun:
         result = bench.carry_out(shell(), old=True)
         assert result.cause is not UNSET
         assert (result.cause.code, bench.sandbox.ran) == ("too_old", 0)
+
+    def test_a_job_that_waited_for_too_long_is_not_taken(self, bench: Bench) -> None:
+        """P-QUE-2, with a minute for clocks that differ."""
+        late = QueueTerms(start_by_ms=now_ms() - 61_000)
+        assert bench.refusal(shell(queue=late)) == "too_late"
+
+    @pytest.mark.parametrize("ago_ms", [30_000, 0, -600_000])
+    def test_one_whose_time_is_not_over_is(self, bench: Bench, ago_ms: int) -> None:
+        """P-QUE-2"""
+        queue = QueueTerms(start_by_ms=now_ms() - ago_ms)
+        assert bench.carry_out(shell(queue=queue)).status == "completed"
+
+    def test_what_was_cancelled_before_it_came_does_not_run(self, bench: Bench) -> None:
+        """P-QUE-2: by a signed word, whatever the relay makes of it."""
+        bench.link.canceller = OTHER
+        result = bench.carry_out(shell())
+        assert (result.status, bench.sandbox.ran) == ("cancelled", 0)
+        assert result.cause is not UNSET
+        assert result.cause.by == OTHER
 
     def test_a_job_for_another_runner_is_not_taken(self, bench: Bench) -> None:
         target = OneRunner(name="box", participant_pub=OTHER)

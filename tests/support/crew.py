@@ -42,12 +42,23 @@ class Crew:
     def beat(self, runner: Member, **said: Any) -> Answer:
         return runner.post(wire.heartbeat(self.sid), json.dumps({"job": None, **said}))
 
-    def job(self) -> SealedItem:
-        return self.sender.person.post(a_job(), subkind="py", at_ms=now_ms())
+    def job(self, author: Member | None = None) -> SealedItem:
+        person = (author or self.sender).person
+        return person.post(a_job(), subkind="py", at_ms=now_ms())
 
-    def submit(self, item: SealedItem, target: str | None = ANY) -> Answer:
+    def submit(
+        self,
+        item: SealedItem,
+        target: str | None = ANY,
+        *,
+        author: Member | None = None,
+        wait: object = None,
+    ) -> Answer:
+        """`wait`: seconds that the job may wait for a slot."""
         headers = {} if target is None else {"airlox_target": target}
-        return self.sender.post(wire.jobs(self.sid), item.frame(), **headers)
+        if wait is not None:
+            headers["airlox_queue"] = str(wait)
+        return (author or self.sender).post(wire.jobs(self.sid), item.frame(), **headers)
 
     def state(self, item: SealedItem) -> tuple[str, str | None]:
         answer = self.sender.get(wire.job(self.sid, item.ref.id))

@@ -62,6 +62,7 @@ RULES_OF_VECTORS = {
     "P-INV-1": ["invites:owner-base http://a.b", "invites:parse-userinfo"],
     "P-MAN-1": ["manifests:verify-expires-31d", "manifests:verify-roles-equal"],
     "P-MAN-2": ["full:manifest-features-unknown"],
+    "P-QUE-1": ["full:shell-queue-over-limit", "full:shell-queue-without-feature"],
     "P-CRT-2": ["joins:verify-name-bidi", "joins:verify-description-control"],
     "P-RES-3": ["results:open-checked-result-out-65-files"],
     "P-CHN-1": ["chain:place-joined", "chain:mark-joined", "chain:place-a-result-of-62-files"],

@@ -607,6 +607,7 @@ _HANDLERS: Final[dict[type, Callable[[TrailCheck, Any], None]]] = {
     trail.Approved: TrailCheck._on_approved,
     trail.Rejected: TrailCheck._on_rejected,
     trail.Revoked: TrailCheck._on_revoked,
+    trail.Queued: TrailCheck._on_job,
     trail.Assigned: TrailCheck._on_job,
     trail.Claimed: TrailCheck._on_job,
     trail.Failed: TrailCheck._on_job,

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from airlox.errors import PolicyError, ValidationError
 from airlox.protocol import canonical, limits
-from airlox.protocol.canonical import I32, U32, U53, Wire
+from airlox.protocol.canonical import I32, U32, U53, TimeMs, Wire
 from airlox.protocol.cert import check_runner_name
 from airlox.protocol.digest import NOTHING_HEX, sha256_hex
 from airlox.protocol.encoding import PublicKey, is_hex_digest, parse_hash
@@ -85,6 +85,12 @@ class TreeRef(Wire, frozen=True, kw_only=True):
         parse_hash(self.digest)
 
 
+class QueueTerms(Wire, frozen=True, kw_only=True):
+    """The job may wait for a slot, and starts no later than this."""
+
+    start_by_ms: TimeMs
+
+
 class FloorPythonJob(Wire, frozen=True, kw_only=True):
     """Runs `code` as `filename`: the form of 0.1.0, the only one a floor session knows."""
 
@@ -105,6 +111,7 @@ class PythonJob(FloorPythonJob, frozen=True, kw_only=True):
     cwd: str | UnsetType = UNSET
     fresh: Literal[True] | UnsetType = UNSET
     progress_file: str | UnsetType = UNSET
+    queue: QueueTerms | UnsetType = UNSET
     require_layers: tuple[str, ...] | UnsetType = UNSET
     tree: TreeRef | UnsetType = UNSET
 
@@ -126,6 +133,7 @@ class ShellJob(Wire, frozen=True, kw_only=True):
     cwd: str | UnsetType = UNSET
     fresh: Literal[True] | UnsetType = UNSET
     progress_file: str | UnsetType = UNSET
+    queue: QueueTerms | UnsetType = UNSET
     require_layers: tuple[str, ...] | UnsetType = UNSET
     script: str | UnsetType = UNSET
     tree: TreeRef | UnsetType = UNSET

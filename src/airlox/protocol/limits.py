@@ -50,6 +50,8 @@ JOB_FILES: Final = 32
 JOB_TIMEOUT_S: Final = 3600
 JOB_MEMORY_MB: Final = (32, 65536)
 LAYERS: Final = 16
+QUEUE_MS: Final = 7 * 24 * 3600 * 1000
+"""A job waits for a slot for at most 7 days: what was signed long ago does not run."""
 
 # results
 OUTPUT_BYTES: Final = 1 * MIB

@@ -49,6 +49,7 @@ class Feature(StrEnum):
     HISTORY = "history"
     LIVE = "live"
     PINS = "pins"
+    QUEUE = "queue"
     TREES = "trees"
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET
+
 from airlox.errors import PolicyError
 from airlox.protocol import limits
 from airlox.protocol.archive import inspect_zip
@@ -17,7 +19,7 @@ from airlox.protocol.encoding import PublicKey
 from airlox.protocol.item import Envelope, Header, Kind, decrypt_item, verify_item
 from airlox.protocol.job import PythonJob, Result, ShellJob, check_job, check_result
 from airlox.protocol.keys import Role
-from airlox.protocol.manifest import ContentType, JobKind, Manifest, Mode
+from airlox.protocol.manifest import ContentType, Feature, JobKind, Manifest, Mode
 from airlox.protocol.names import check_safe_name, lower_ascii
 from airlox.protocol.payload import (
     File,
@@ -156,12 +158,28 @@ def check_payload(manifest: Manifest, role: Role, header: Header, meta: Meta, bo
         if manifest.job_limits is None:
             raise PolicyError("jobs need an execute session")
         check_job(meta, manifest.job_limits)
+        _check_queue(manifest, header, meta)
     elif isinstance(meta, Result):
         check_result(meta, full=manifest.is_full)
     elif isinstance(meta, RunnerApprove | RunnerReject | SessionClose):
         if role is not Role.OWNER:
             raise PolicyError(f"only the owner may post {meta.event}", code="forbidden")
         _check_reason(meta)
+
+
+def _check_queue(manifest: Manifest, header: Header, job: PythonJob | ShellJob) -> None:
+    """A job waits only where the session has a queue, and not for ever."""
+    if job.queue is UNSET:
+        return
+    if not manifest.has(Feature.QUEUE):
+        raise PolicyError(
+            "jobs do not wait in this session",
+            code="no_queue",
+            hint="create the session with --features queue",
+        )
+    wait_ms = job.queue.start_by_ms - header.created_at_ms
+    if not 0 <= wait_ms <= limits.QUEUE_MS:
+        raise PolicyError(f"a job waits for at most {limits.QUEUE_MS // 86_400_000} days")
 
 
 def _check_reason(meta: RunnerApprove | RunnerReject | SessionClose) -> None:

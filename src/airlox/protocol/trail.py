@@ -123,6 +123,10 @@ class OfJob(Entry, frozen=True, kw_only=True):
             _check_text(self.reason)
 
 
+class Queued(OfJob, frozen=True, kw_only=True, tag="queued"):
+    """A job waits for a free slot."""
+
+
 class Assigned(OfJob, frozen=True, kw_only=True, tag="assigned"):
     """A job was given to a runner."""
 
@@ -187,6 +191,7 @@ AnyEntry = (
     | Approved
     | Rejected
     | Revoked
+    | Queued
     | Assigned
     | Claimed
     | Finished

@@ -138,6 +138,8 @@ class Headers:
     AUTHORIZATION: Final = "authorization"
     TARGET: Final = "airlox-target"
     JOIN_SECRET: Final = "airlox-join-secret"
+    QUEUE: Final = "airlox-queue"
+    """With a job: for how many seconds it may wait for a slot."""
     LAST_EVENT_ID: Final = "last-event-id"
 
 
@@ -167,9 +169,20 @@ class EventKind:
     END: Final = "end"
 
 
-class JobState:
-    """States the relay keeps of a job. Only `FAILED` ends a 0.1.0 client's wait."""
+class WaitReason:
+    """Why a queued job waits: runners match but have no free slot, or none that matches is there
+    and approved."""
 
+    BUSY: Final = "busy"
+    NO_RUNNER: Final = "no_runner"
+
+
+class JobState:
+    """States the relay keeps of a job. Only `FAILED` ends a 0.1.0 client's wait.
+
+    `QUEUED` is only in sessions with `queue`."""
+
+    QUEUED: Final = "queued"
     ASSIGNED: Final = "assigned"
     RUNNING: Final = "running"
     FINISHED: Final = "finished"
@@ -193,6 +206,7 @@ STATUS_OF: Final = {
     "not_assigned": 409,
     "no_runner_available": 409,
     "runner_busy": 409,
+    "queue_full": 409,
     "evicted": 410,
     "gone": 410,
     "too_large": 413,

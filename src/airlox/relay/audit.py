@@ -29,6 +29,7 @@ ENTRIES_AT_ONCE: Final = 200
 events a piece has some megabytes at most."""
 
 _JOB_ENTRIES: Final[Mapping[str, type[trail.OfJob]]] = {
+    JobState.QUEUED: trail.Queued,
     JobState.ASSIGNED: trail.Assigned,
     JobState.RUNNING: trail.Claimed,
     JobState.FINISHED: trail.Finished,

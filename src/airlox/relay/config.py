@@ -24,7 +24,7 @@ GIB: Final = 1024 * MIB
 
 # What an event costs in the answer of `/events`, at most (see `Config.event_reserve_bytes`).
 EVICTED_EVENTS_BYTES: Final = 2 * 96
-JOB_EVENTS_BYTES: Final = 4 * 256
+JOB_EVENTS_BYTES: Final = 5 * 256
 LEFT_EVENT_BYTES: Final = 160
 WANT_EVENTS_BYTES: Final = 2 * MIB
 RESULT_EVENTS_BYTES: Final = 2 * MIB
@@ -86,6 +86,12 @@ class Config:
     )
     max_items: int = _count(20_000, 1, 40_000, "items of one session")
     max_jobs: int = _count(3_000, 1, 5_000, "jobs of one session")
+    max_waiting_jobs: int = _count(
+        1_000, 0, 5_000, "of these, jobs that wait for a slot (sessions with `queue`)"
+    )
+    max_waiting_jobs_per_participant: int = _count(
+        200, 0, 5_000, "of these, jobs of one participant"
+    )
     max_item_bytes: int = _count(100 * MIB, 1, limits.ITEM_BYTES, "largest item of a session")
     max_share_percent: int = _count(
         75, 10, 100, "how much of a session's items and bytes one of several participants may fill"
@@ -150,6 +156,12 @@ class Config:
     online_timeout_s: int = _count(30, 1, 600, "a runner without a stream is online this long")
     runner_grace_s: int = _count(120, 1, 86_400, "a runner away for this long has lost its jobs")
     claim_timeout_s: int = _count(60, 1, 3_600, "time a runner has to take a job it was given")
+    max_queue_wait_s: int = _count(
+        limits.QUEUE_MS // 1000,
+        1,
+        limits.QUEUE_MS // 1000,
+        "longest time that a job may wait for a slot (sessions with `queue`)",
+    )
     cancel_timeout_s: int = _count(60, 1, 3_600, "time a cancelled job has to report its end")
     # live output and packs of full sessions
     live_ring_bytes: int = _count(MIB, 64 * KIB, 64 * MIB, "live output held per job")

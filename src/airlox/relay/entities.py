@@ -65,6 +65,7 @@ class Participant:
         "rejected",
         "sealed_bytes",
         "secret_sha256",
+        "served",
         "token_sha256",
         "wants",
     )
@@ -82,6 +83,8 @@ class Participant:
         self.approved = False
         self.rejected = False
         self.presence = Presence(0)
+        self.served = -1
+        """Number of the event that gave its newest job to a runner."""
         # what of the session's room this participant fills
         self.items = 0
         self.sealed_bytes = 0
@@ -159,20 +162,27 @@ class Job:
         "cancels",
         "ended_at_ms",
         "id",
+        "keeps",
         "others",
+        "place",
         "reason",
         "result",
         "runner",
         "since_ms",
         "state",
         "target",
+        "wait_s",
     )
 
-    def __init__(self, job: ItemId, author: str, blob_sha256: bytes, target: str) -> None:
+    def __init__(
+        self, job: ItemId, author: str, blob_sha256: bytes, target: str, wait_s: int = 0
+    ) -> None:
         self.id = job
         self.author = author
         self.blob_sha256 = blob_sha256
         self.target = target
+        self.wait_s = wait_s
+        """How long it may wait for a slot."""
         self.state = JobState.FAILED
         self.runner: PublicKey | None = None
         self.reason: str | None = None
@@ -186,12 +196,26 @@ class Job:
         self.ended_at_ms = 0
         """When it ended, by the clock."""
         self.result: ItemId | None = None
+        self.place: int | None = None
+        """Among those that wait, as was told last. Lives as long as the process."""
+        self.keeps: tuple[ItemId, ...] = ()
+        """Blobs that stay until it is over, since it had to wait: its own and its files."""
         self.others: list[ItemId] = []
         """Its result and its cancels: they are forgotten with it."""
 
     @property
     def is_active(self) -> bool:
+        """Whether a runner has it."""
         return self.state in (JobState.ASSIGNED, JobState.RUNNING)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a slot."""
+        return self.state == JobState.QUEUED
+
+    @property
+    def is_over(self) -> bool:
+        return not self.is_active and not self.is_waiting
 
 
 class Pack(NamedTuple):

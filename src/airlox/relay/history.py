@@ -92,7 +92,7 @@ class History:
     def _due(self, session: Session) -> list[Job]:
         """Finished jobs to forget now, oldest first; none while it is not worth an event."""
         config, now_ms = self._core.config, self._core.clock.now_ms()
-        over = [job for job in session.jobs.values() if not job.is_active]
+        over = [job for job in session.jobs.values() if job.is_over]
         over.sort(key=lambda job: job.ended_at_ms)
         oldest_ms = now_ms - config.history_s * 1000
         old = sum(job.ended_at_ms <= oldest_ms for job in over)

@@ -202,7 +202,7 @@ class Items:
         gives the job whose cancel that is."""
         quotas, header = self._core.quotas, envelope.header
         named = chosen_refs(header)[:1]  # an approval may link to a job, and is no cancel of it
-        job = session.active_jobs.get(ItemId(named[0].id)) if named else None
+        job = session.under_way(ItemId(named[0].id)) if named else None
         if job is not None and header.kind is Kind.RESULT and job.runner == author.key:
             quotas.check_room_for_end(session)
             return None

@@ -1,9 +1,10 @@
 """Jobs: who gets one, what state it is in, and how it ends when nobody says anything.
 
     post ─► assigned ─claim─► running ─result─► finished
-              │                  │
-              └──────────────────┴──► failed (runner_lost, cancelled)
-    post ─► failed (no_runner_available; in full sessions also runner_busy)
+     │        ▲  │                │
+     │        │  └────────────────┴──► failed (runner_lost, cancelled)
+     ├─► queued ─────────────────────► failed (see queue.py)
+     └───────────────────────────────► failed (no_runner_available, in full sessions runner_busy)
 
 A result is taken from the assigned runner only, once, also after the relay gave the job up: the
 signed result wins over the relay's word. Time-outs are what ends a wait when a runner says
@@ -13,54 +14,39 @@ nothing (a runner that died, could not fetch the job, or failed to post).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from airlox.errors import ProtocolError
 from airlox.protocol.encoding import ItemId, b64u_encode
 from airlox.protocol.item import Envelope, Kind
-from airlox.protocol.job import AnyRunner, OneRunner, Target, parse_target
+from airlox.protocol.job import Target, parse_target
 from airlox.protocol.keys import Role
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind, JobState
 from airlox.relay import records
 from airlox.relay.entities import Job, Participant
 from airlox.relay.items import Blobs, Body, Items
+from airlox.relay.queue import Queue
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
+from airlox.relay.runners import BUSY, NO_RUNNER, Choice, Runners
 from airlox.relay.service import Core
 from airlox.relay.state import Session
 
 RUNNER_LOST = "runner_lost"
 CANCELLED = "cancelled"
-NO_RUNNER = "no_runner_available"
-BUSY = "runner_busy"
-
-RECONNECT_MS = 10_000
-"""How long a runner whose stream ended counts as online without a further heartbeat."""
-
-
-class Heartbeat(msgspec.Struct, frozen=True):
-    """What a runner says of itself every few seconds. `slots`: how many more jobs it would take."""
-
-    job: str | None = None
-    slots: int | None = None
-
-
-class Choice(NamedTuple):
-    """The runner for a job, or why there is none."""
-
-    runner: Participant | None
-    code: str = NO_RUNNER
-    message: str = ""
 
 
 class Jobs:
-    def __init__(self, core: Core, items: Items, blobs: Blobs) -> None:
+    def __init__(
+        self, core: Core, items: Items, blobs: Blobs, runners: Runners, queue: Queue
+    ) -> None:
         self._core = core
         self._items = items
         self._blobs = blobs
+        self._runners = runners
+        self._queue = queue
 
     # ── posting ──────────────────────────────────────────────────────────────────────────────
 
@@ -70,14 +56,17 @@ class Jobs:
         author: Participant,
         envelope: Envelope,
         target_text: str | None,
+        wait_text: str | None,
         start: bytes,
         body: Body,
     ) -> tuple[Job, Refusal | None]:
-        """Stores a job and gives it to a runner; or says why none takes it, which ends it.
+        """Stores a job and gives it to a runner or lets it wait for one; or says why none takes
+        it, which ends it.
 
         Raises Refusal; then the job was not stored.
         """
         target = _parse_target(target_text)
+        wait_s = self._queue.parse_wait(session, wait_text)
         if envelope.header.kind is not Kind.JOB:
             raise Refusal("bad_request", "only jobs are posted to /jobs")
         if await self._items.is_known(session, envelope):
@@ -91,44 +80,33 @@ class Jobs:
             if packs is not None and packs.author != author.key:
                 raise Refusal("duplicate", "another participant stored a tree under this id")
             self._core.quotas.check_room_for_job(session)
-            choice = self.choose(session, target)
+            await self._assign_waiting(session)  # who waits comes before who does not
+            choice = self._runners.choose(session, target)
+            waits = choice.runner is None and wait_s > 0 and self._queue.may_wait(session, target)
+            if waits:
+                self._core.quotas.check_room_for_waiting(session, author)
 
             def changes(posted: records.Posted) -> Sequence[AnyRecord]:
                 return [
-                    msgspec.structs.replace(posted, target=target_text),
-                    self._outcome(posted.at_ms, envelope.id, choice),
+                    msgspec.structs.replace(posted, target=target_text, wait_s=wait_s),
+                    self._outcome(posted.at_ms, envelope.id, choice, waits=waits),
                 ]
 
             await self._items.store(session, author, envelope, blob, changes)
             job = session.jobs[envelope.id]
+            self._queue.note(session, job)
             self._announce(session, job)
         return job, self._refusal(job, choice.message)
 
-    def _outcome(self, at_ms: int, job: ItemId, choice: Choice) -> records.JobChanged:
+    def _outcome(
+        self, at_ms: int, job: ItemId, choice: Choice, *, waits: bool
+    ) -> records.JobChanged:
+        if waits:
+            reason = self._queue.reason(choice)
+            return records.JobChanged(at_ms, job, JobState.QUEUED, None, reason)
         if choice.runner is None:
             return records.JobChanged(at_ms, job, JobState.FAILED, None, choice.code)
         return records.JobChanged(at_ms, job, JobState.ASSIGNED, choice.runner.key, None)
-
-    def choose(self, session: Session, target: Target) -> Choice:
-        """A free runner for a target: the one with the fewest jobs, of those the first to join.
-
-        In a floor session the code is always the one that 0.1.0 clients act on.
-        """
-        matching = [each for each in session.runners() if _matches(each, target)]
-        present = [each for each in matching if each.is_here and not each.rejected]
-        allowed = [each for each in present if self.is_approved(session, each)]
-        online = [each for each in allowed if self.is_online(each)]
-        free = [each for each in online if self._free_slots(session, each) > 0]
-        if free:
-            return Choice(min(free, key=lambda each: len(session.jobs_of(each.key))))
-        if online:
-            code = BUSY if session.manifest.is_full else NO_RUNNER
-            return Choice(None, code, "every runner that matches is busy")
-        if allowed:
-            return Choice(None, NO_RUNNER, "the runner that matches is offline")
-        if present:
-            return Choice(None, NO_RUNNER, "the runner that matches waits for approval")
-        return Choice(None, NO_RUNNER, "no runner matches")
 
     def _refusal(self, job: Job, message: str) -> Refusal | None:
         """The refusal of a job that went to no runner, or None."""
@@ -138,64 +116,13 @@ class Jobs:
 
     # ── runners ──────────────────────────────────────────────────────────────────────────────
 
-    def is_approved(self, session: Session, runner: Participant) -> bool:
-        limits = session.manifest.job_limits
-        if runner.rejected or limits is None:
-            return False
-        return runner.approved or not limits.approve_runners
-
-    def is_online(self, runner: Participant) -> bool:
-        presence = runner.presence
-        if not runner.is_here:
-            return False
-        if presence.streams:
-            return True
-        if presence.heartbeat_ms is None:
-            return False
-        now_ms, lost_ms = self._core.clock.ticks_ms(), presence.lost_ms
-        if lost_ms is not None and presence.heartbeat_ms <= lost_ms:
-            # Silent since its stream ended: it has a moment to come back, then it is gone.
-            return now_ms - lost_ms < RECONNECT_MS
-        return now_ms - presence.heartbeat_ms < self._core.config.online_timeout_s * 1000
-
-    def _free_slots(self, session: Session, runner: Participant) -> int:
-        """In a floor session a runner takes one job at a time, whatever it says."""
-        capacity = runner.presence.capacity if session.manifest.is_full else 1
-        return capacity - len(session.jobs_of(runner.key))
-
-    def listing(self, session: Session) -> list[dict[str, object]]:
-        """What `GET /runners` says."""
-        rows: list[dict[str, object]] = []
-        for runner in session.runners():
-            active = session.jobs_of(runner.key)
-            rows.append(
-                {
-                    "participant_pub": runner.key,
-                    "signed_join": runner.join.document,
-                    "approved": self.is_approved(session, runner),
-                    "rejected": runner.rejected,
-                    "online": self.is_online(runner),
-                    "job": next(iter(active), None),
-                }
-            )
-        return rows
-
-    def heartbeat(self, session: Session, runner: Participant, beat: Heartbeat) -> None:
-        presence = runner.presence
-        presence.heartbeat_ms = presence.seen_ms = self._core.clock.ticks_ms()
-        if beat.slots is not None and session.manifest.is_full:
-            # Jobs it has claimed count as taken in its own figure; those on their way do not.
-            running = sum(
-                job.state == JobState.RUNNING for job in session.jobs_of(runner.key).values()
-            )
-            presence.capacity = max(0, min(beat.slots, 1000)) + running
-
     def stream_opened(self, session: Session, runner: Participant) -> None:
         """Says again what the runner may have missed while it had no stream."""
         runner.presence.streams += 1
         runner.presence.seen_ms = self._core.clock.ticks_ms()
         for job in session.jobs_of(runner.key).values():
             self._tell_runner(session, job)
+        self._core.stir(session)
 
     def stream_closed(self, runner: Participant) -> None:
         runner.presence.streams -= 1
@@ -224,13 +151,13 @@ class Jobs:
             job = self.job(session, job_id)
             if who.role is not Role.OWNER and who.key != job.author:
                 raise Refusal("forbidden", "only the owner and the job's author may cancel it")
-            if not job.is_active:
+            if job.is_over:
                 return
             if job.cancel_since_ms is None:
                 asked = records.CancelAsked(self._core.clock.now_ms(), job.id, who.key)
                 await self._core.write(session, asked)
             self._tell_runner(session, job)
-            if job.state == JobState.ASSIGNED:
+            if job.state in (JobState.ASSIGNED, JobState.QUEUED):
                 await self._change(session, job, JobState.FAILED, CANCELLED)
 
     async def post_result(
@@ -274,6 +201,24 @@ class Jobs:
         if job.result is not None and job.result != envelope.id:
             raise Refusal("duplicate", "this job has its result already")
         return job
+
+    # ── waiting for a slot ───────────────────────────────────────────────────────────────────
+
+    async def serve_waiting(self, session: Session) -> None:
+        """Gives free slots to jobs that wait, ends those that wait in vain, and tells the others
+        where they stand. Raises AirloxError; it is to be called again then."""
+        async with session.lock:
+            if session.is_closed:
+                return
+            for job, reason in self._queue.overdue(session):
+                await self._change(session, job, JobState.FAILED, reason)
+            await self._assign_waiting(session)
+            for job in self._queue.news(session):
+                self._announce(session, job)
+
+    async def _assign_waiting(self, session: Session) -> None:
+        for job in await self._queue.assign(session):
+            self._announce(session, job)
 
     # ── ends nobody reports ──────────────────────────────────────────────────────────────────
 
@@ -321,7 +266,7 @@ class Jobs:
         record = records.JobChanged(self._core.clock.now_ms(), job.id, state, job.runner, reason)
         await self._core.write(session, record)
         self._announce(session, job)
-        if not job.is_active:  # its runner may have been the last it was kept for
+        if job.is_over:  # its runner may have been the last it was kept for
             await self._items.evict_if_delivered(session, job.id)
 
     def _announce(self, session: Session, job: Job) -> None:
@@ -329,7 +274,7 @@ class Jobs:
         if job.state == JobState.ASSIGNED:
             self._tell_runner(session, job)
         self._core.hub.tell_job(session.id, job.id, _message(EventKind.JOB, describe(job)))
-        if not job.is_active:
+        if job.is_over:
             self._core.hub.tell_job(session.id, job.id, _message(EventKind.END, {}))
             self._core.hub.end_job(session.id, job.id)
 
@@ -343,8 +288,14 @@ class Jobs:
 
 
 def describe(job: Job) -> dict[str, object]:
-    """What `GET /jobs/{id}` and a `job` event say."""
-    return {"job": job.id, "state": job.state, "runner": job.runner, "reason": job.reason}
+    """What `GET /jobs/{id}` and a `job` event on its stream say; `place` only while it waits."""
+    said: dict[str, object] = {
+        "job": job.id,
+        "state": job.state,
+        "runner": job.runner,
+        "reason": job.reason,
+    }
+    return {**said, "place": job.place} if job.is_waiting else said
 
 
 def _parse_target(text: str | None) -> Target:
@@ -354,15 +305,6 @@ def _parse_target(text: str | None) -> Target:
         return parse_target(text)
     except ProtocolError as error:
         raise refuse("bad_request", error) from None
-
-
-def _matches(runner: Participant, target: Target) -> bool:
-    if isinstance(target, AnyRunner):
-        return True
-    if isinstance(target, OneRunner):
-        return runner.key == target.participant_pub
-    info = runner.join.runner
-    return info is not None and set(target.labels) <= set(info.labels)
 
 
 def _message(kind: str, data: object) -> bytes:

@@ -106,7 +106,7 @@ class Live:
         box = self._core.hub.open_job(session, job.id, reader.key, place)
         for message in self.told(session, reader, job, from_byte, result):
             box.put(message)
-        if not job.is_active:
+        if job.is_over:
             box.end()
         return box
 
@@ -123,7 +123,7 @@ class Live:
         if result is not None:
             said.append(encode_event(None, EventKind.ITEM, result))
         said.append(encode_event(None, EventKind.JOB, msgspec.json.encode(describe(job)).decode()))
-        if not job.is_active:
+        if job.is_over:
             said.append(encode_event(None, EventKind.END, "{}"))
         return said
 
@@ -139,7 +139,7 @@ class Live:
         for sid, job_id in list(self._rings):
             session = self._core.sessions.get(sid)
             job = None if session is None else session.jobs.get(job_id)
-            if job is None or (not job.is_active and job.since_ms < oldest_ms):
+            if job is None or (job.is_over and job.since_ms < oldest_ms):
                 self.forget(sid, job_id)
 
     def _check_runner(

@@ -87,7 +87,7 @@ class Packs:
         if posted is not None:
             if posted.author != who.key:
                 raise Refusal("forbidden", "the job belongs to another participant")
-            if not posted.is_active:
+            if posted.is_over:
                 raise Refusal("gone", "the job has ended")
         elif item is not None or (found is not None and found.author != who.key):
             raise Refusal("duplicate", "this id belongs to something else")

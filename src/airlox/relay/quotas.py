@@ -177,6 +177,17 @@ class Quotas:
         if len(session.jobs) >= most:
             raise self._full("max_jobs", "the session has as many jobs as it may")
 
+    def check_room_for_waiting(self, session: Session, author: Participant) -> None:
+        """Room for one more job that waits for a slot."""
+        own = sum(job.author == author.key for job in session.waiting.values())
+        for name, waiting, whose in (
+            ("max_waiting_jobs", len(session.waiting), "of this session"),
+            ("max_waiting_jobs_per_participant", own, "of this participant"),
+        ):
+            if waiting >= getattr(self._config, name):
+                message = f"as many jobs {whose} wait for a slot as may"
+                raise Refusal("queue_full", message, setting=setting_of(self._config, name))
+
     def check_room_for_bytes(
         self, session: Session, author: Participant, sealed_bytes: int
     ) -> None:

@@ -35,7 +35,8 @@ class Joined(Record, frozen=True, tag="joined"):
 class Posted(Record, frozen=True, tag="item"):
     """`job` is the job a result answers; `target` a job's target in clear.
 
-    `about`, in sessions with `history`: the job a cancel names, the files any other item names."""
+    `about`, in sessions with `history`: the job a cancel names, the files any other item names.
+    `wait_s`: how long a job may wait for a slot; 0 for one that does not."""
 
     item: str
     author: str
@@ -46,6 +47,7 @@ class Posted(Record, frozen=True, tag="item"):
     job: str | None = None
     target: str | None = None
     about: tuple[str, ...] = ()
+    wait_s: int = 0
 
 
 class Acked(Record, frozen=True, tag="ack"):

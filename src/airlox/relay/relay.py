@@ -12,6 +12,8 @@ from airlox.relay.items import Blobs, Items
 from airlox.relay.jobs import Jobs
 from airlox.relay.live import Live
 from airlox.relay.packs import Packs
+from airlox.relay.queue import Queue
+from airlox.relay.runners import Runners
 from airlox.relay.service import Core
 from airlox.relay.store.base import Store
 from airlox.relay.sweeper import Sweeper
@@ -24,7 +26,9 @@ class Relay:
         self.core = Core(config, store, clock or SystemClock())
         self.blobs = Blobs(self.core)
         self.items = Items(self.core, self.blobs)
-        self.jobs = Jobs(self.core, self.items, self.blobs)
+        self.runners = Runners(self.core)
+        self.queue = Queue(self.core, self.runners)
+        self.jobs = Jobs(self.core, self.items, self.blobs, self.runners, self.queue)
         self.live = Live(self.core)
         self.packs = Packs(self.core, self.blobs)
         self.history = History(self.core)

@@ -26,9 +26,10 @@ from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call, Disconnected
 from airlox.relay.entities import Participant
 from airlox.relay.history import events_page
 from airlox.relay.hub import CHUNK_BYTES, Stream
-from airlox.relay.jobs import Heartbeat, describe
+from airlox.relay.jobs import describe
 from airlox.relay.refusals import Refusal
 from airlox.relay.relay import Relay
+from airlox.relay.runners import Heartbeat
 from airlox.relay.state import Session
 from airlox.relay.store.base import BlobReader
 
@@ -258,7 +259,7 @@ async def want(relay: Relay, call: Call) -> None:
 
 async def runners(relay: Relay, call: Call) -> None:
     session, _ = _enter(relay, call)
-    await call.answer_json({"runners": relay.jobs.listing(session)})
+    await call.answer_json({"runners": relay.runners.listing(session)})
 
 
 async def approve(relay: Relay, call: Call) -> None:
@@ -281,7 +282,7 @@ async def heartbeat(relay: Relay, call: Call) -> None:
         beat = canonical.decode_loose(data, Heartbeat, "heartbeat")
     except ProtocolError as error:
         raise Refusal("bad_request", error.message) from None
-    relay.jobs.heartbeat(session, who, beat)
+    relay.runners.heartbeat(session, who, beat)
     await call.answer_json({})
 
 
@@ -302,12 +303,12 @@ async def runner_stream(relay: Relay, call: Call) -> None:
 async def post_job(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
     envelope, start = await relay.items.read_envelope(session, who, call.body)
-    target = call.header(Headers.TARGET)
-    job, refusal = await relay.jobs.submit(session, who, envelope, target, start, call.body)
+    target, wait = call.header(Headers.TARGET), call.header(Headers.QUEUE)
+    job, refusal = await relay.jobs.submit(session, who, envelope, target, wait, start, call.body)
     if refusal is not None:
         raise refusal
-    seq = session.items[job.id].seq
-    await call.answer_json({"runner": job.runner, "seq": seq}, 201)
+    said: dict[str, object] = {"runner": job.runner, "seq": session.items[job.id].seq}
+    await call.answer_json(said if job.runner is not None else describe(job) | said, 201)
 
 
 async def get_job(relay: Relay, call: Call) -> None:

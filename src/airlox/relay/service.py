@@ -17,6 +17,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -60,6 +61,7 @@ class Core:
         self.hub = Hub(config, clock)
         self.quotas = Quotas(config, clock)
         self.sessions: dict[SessionId, Session] = {}
+        self.stirred = Stirred()
         self._creating: set[SessionId] = set()
         self._unreadable: set[SessionId] = set()
         self._ended: dict[str, int] = {}
@@ -175,7 +177,14 @@ class Core:
         for name in session.dropped:
             self.store.drop_blob(session.id, name)
         session.dropped.clear()
+        if any(isinstance(record, _STIRRING) for record in changes):
+            self.stir(session)
         self.hub.ring(session.id)
+
+    def stir(self, session: Session) -> None:
+        """Something changed that may let jobs go that wait."""
+        if session.waiting:
+            self.stirred.add(session.id)
 
     async def write(self, session: Session, *changes: AnyRecord) -> None:
         """`commit`, awaited."""
@@ -421,6 +430,31 @@ class Core:
     def check_role(self, who: Participant, *allowed: Role, what: str) -> None:
         if who.role not in allowed:
             raise Refusal("forbidden", f"only the {' or '.join(allowed)} may {what}")
+
+
+class Stirred:
+    """Sessions whose waiting jobs are to be looked at; each is there once, until it is taken."""
+
+    def __init__(self) -> None:
+        self._sids: dict[SessionId, None] = {}
+        self._some = asyncio.Event()
+
+    def add(self, sid: SessionId) -> None:
+        self._sids[sid] = None
+        self._some.set()
+
+    async def take(self) -> SessionId:
+        """The one that was added first, once there is one."""
+        while not self._sids:
+            self._some.clear()
+            await self._some.wait()
+        sid = next(iter(self._sids))
+        del self._sids[sid]
+        return sid
+
+
+_STIRRING: Final = (records.JobChanged, records.Approved, records.Left, records.Revoked)
+"""What lets jobs go that wait, or end."""
 
 
 def _session_of(entry: bytes) -> str | None:

@@ -30,6 +30,8 @@ from airlox.relay.records import AnyRecord
 
 RECENT_EVENTS: Final = 64
 """A group that became durable together reaches every stream at once."""
+NEVER_MS: Final = 1 << 62
+"""Ticks begin at any number."""
 _NO_JOBS: Final[Mapping[ItemId, Job]] = {}
 
 
@@ -80,6 +82,10 @@ class Session:
         self.items: dict[ItemId, StoredItem] = {}
         self.jobs: dict[ItemId, Job] = {}
         self.active_jobs: dict[ItemId, Job] = {}
+        self.waiting: dict[ItemId, Job] = {}
+        """Jobs that wait for a slot, the oldest first."""
+        self._kept: dict[ItemId, int] = {}
+        """Blobs that stay for jobs that had to wait, and for how many."""
         self._jobs_of: dict[PublicKey, dict[ItemId, Job]] = {}
         self.pack_sets: dict[ItemId, PackSet] = {}
         self.keeps_history = False
@@ -111,6 +117,8 @@ class Session:
         self.underway_bytes = 0
         """Bytes of their envelopes."""
         self.incoming_bytes = 0
+        self.places_ms = -NEVER_MS
+        """When it was last looked at who stands where in the queue, in ticks."""
         self.someone_left = False
         """Blobs may have been kept for nobody else; the sweeper looks."""
         self._newcomers: dict[int, int] = {}
@@ -159,7 +167,7 @@ class Session:
     def is_delivered(self, item_id: ItemId) -> bool:
         """Whether the item's blob may go: everybody it is kept for has it, and somebody has."""
         item = self.items[item_id]
-        if item.stands or not item.has_blob or item.is_leaving:
+        if item.stands or not item.has_blob or item.is_leaving or item_id in self._kept:
             return False
         readers = self._readers(item_id, item)
         return bool(readers & item.acks) and not self._kept_for(item_id, item, readers) & ~item.acks
@@ -212,6 +220,10 @@ class Session:
     def jobs_of(self, runner: PublicKey) -> Mapping[ItemId, Job]:
         """Jobs a runner was given and has not ended."""
         return self._jobs_of.get(runner, _NO_JOBS)
+
+    def under_way(self, job_id: ItemId) -> Job | None:
+        """A job that has not ended: with a runner, or waiting for one."""
+        return self.active_jobs.get(job_id) or self.waiting.get(job_id)
 
     # ── applying ─────────────────────────────────────────────────────────────────────────────
 
@@ -270,7 +282,9 @@ class Session:
             EventKind.ITEM, {"envelope": record.envelope}, item_id
         )
         if record.target is not None:
-            self.jobs[item_id] = Job(item_id, record.author, record.blob_sha256, record.target)
+            self.jobs[item_id] = Job(
+                item_id, record.author, record.blob_sha256, record.target, record.wait_s
+            )
         if record.job is not None:
             job = self.jobs[ItemId(record.job)]
             job.result = item_id
@@ -366,11 +380,15 @@ class Session:
         job.reason = record.reason
         job.since_ms = self._clock.ticks_ms()
         job.ended_at_ms = record.at_ms
-        if record.state == JobState.RUNNING:
-            # A restart of the relay gives a runner time to come back, but a job no more to run.
+        if record.state in (JobState.RUNNING, JobState.QUEUED):
+            # A restart of the relay gives a runner time to come back, but a job no more to run,
+            # and none more to wait.
             job.since_ms -= max(0, self._clock.now_ms() - record.at_ms)
-        if not job.is_active:
+        if job.is_over:
             self._drop_packs(job.id)
+        if record.state == JobState.ASSIGNED:
+            self.participants[PublicKey(job.author)].served = len(self.events)
+        self._note_waiting(job)
         if job.is_active and job.runner is not None:
             self.active_jobs[job.id] = job
             self._jobs_of.setdefault(job.runner, {})[job.id] = job
@@ -386,6 +404,24 @@ class Session:
             },
             record.job,
         )
+
+    def _note_waiting(self, job: Job) -> None:
+        """Until a job that had to wait is over, its own blob and those of its files stay: whoever
+        had stored them when it was posted, its runner may not be among them."""
+        if not job.is_waiting:
+            self.waiting.pop(job.id, None)
+        elif job.id not in self.waiting:
+            self.waiting[job.id] = job
+            job.keeps = (job.id, *self.items[job.id].names)
+            for each in job.keeps:
+                self._kept[each] = self._kept.get(each, 0) + 1
+        if job.is_over and job.keeps:
+            for each in job.keeps:
+                self._kept[each] -= 1
+                if not self._kept[each]:
+                    del self._kept[each]
+            job.keeps = ()
+            self.someone_left = True
 
     def _on_cancel(self, record: records.CancelAsked) -> None:
         self.jobs[ItemId(record.job)].cancel_since_ms = self._clock.ticks_ms()

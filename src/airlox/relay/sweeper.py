@@ -51,6 +51,7 @@ class Sweeper:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_after_streams))
             tasks.create_task(self._repeat(self.sweep))
+            tasks.create_task(self._serve_stirred())
 
     async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -59,6 +60,13 @@ class Sweeper:
             except Exception:
                 log.exception("sweep failed")
             await asyncio.sleep(self._core.config.sweep_ms / 1000)
+
+    async def _serve_stirred(self) -> None:
+        """A slot that became free is given away at once."""
+        while True:
+            session = self._core.sessions.get(await self._core.stirred.take())
+            if session is not None:
+                await self._try(session, self._jobs.serve_waiting(session))
 
     async def _look_after_streams(self) -> None:
         self._hub.tick()
@@ -74,6 +82,8 @@ class Sweeper:
                 continue
             if session.active_jobs:
                 await self._try(session, self._jobs.end_overdue(session))
+            if session.waiting:
+                await self._try(session, self._jobs.serve_waiting(session))
             if session.someone_left:
                 session.someone_left = False
                 await self._try(session, self._items.evict_all_delivered(session))

@@ -1,6 +1,7 @@
 """May this runner take a job, and can it: asked before anything of the job is fetched.
 
-May: by whom it is, for whom it is, and whether the owner approved this runner. Can: what the runner
+May: by whom it is, for whom it is, whether it is still wanted, and whether the owner approved this
+runner. Can: what the runner
 offers, and whether there is room. Each refusal has a code and, where there is one, a next step.
 """
 
@@ -12,7 +13,9 @@ from typing import Final
 
 from msgspec import UNSET
 
+from airlox.client.membership import now_ms
 from airlox.errors import ConnectionLost, JobRefused, RelayError
+from airlox.protocol.encoding import ItemId
 from airlox.protocol.job import Job, LabelledRunner, OneRunner
 from airlox.protocol.keys import Role
 from airlox.runner.bench import Bench
@@ -23,6 +26,8 @@ from airlox.runner.workspace import check_room
 APPROVAL_S: Final = 10.0
 """How long a job waits for the owner's signed approval, which may be on its way."""
 APPROVAL_POLL_S: Final = 1.0
+CLOCK_SLACK_MS: Final = 60_000
+"""How far the clocks of a sender and of this machine may be apart."""
 
 
 async def check_may_run(bench: Bench, running: Running, order: Order) -> None:
@@ -40,7 +45,21 @@ async def check_may_run(bench: Bench, running: Running, order: Order) -> None:
         raise JobRefused("the job is for another runner", code="wrong_target")
     if isinstance(target, LabelledRunner) and not set(target.labels) <= set(bench.options.labels):
         raise JobRefused("the job is for a runner with other labels", code="wrong_target")
+    _check_still_wanted(bench, order)
     await _wait_for_approval(bench, running)
+
+
+def _check_still_wanted(bench: Bench, order: Order) -> None:
+    """The relay said that the job's time has come; its author said when it is over."""
+    if bench.link.cancelled_by(ItemId(order.ref.id)) is not None:
+        raise JobRefused("cancelled before it was given to this runner", code="cancelled")
+    queue = order.job.queue
+    if queue is not UNSET and now_ms() > queue.start_by_ms + CLOCK_SLACK_MS:
+        raise JobRefused(
+            "the job should have started earlier than this, or not at all",
+            code="too_late",
+            hint="send it again, with a longer --queue; if it is new, set this machine's clock",
+        )
 
 
 async def _wait_for_approval(bench: Bench, running: Running) -> None:
