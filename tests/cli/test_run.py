@@ -145,6 +145,10 @@ def result(**changes: Any) -> Result:
     return Result(**(values | changes))
 
 
+def piece(stream: str, data: bytes) -> Output:
+    return Output(stream, data, 0)
+
+
 def totals(stdout: int) -> LiveTotals:
     return LiveTotals(dropped_bytes=0, head=None, segments=0, stderr_bytes=0, stdout_bytes=stdout)
 
@@ -156,7 +160,7 @@ def follow(job: Any, said: Spoken) -> int:
 class TestOutput:
     def test_live_output_is_not_repeated(self) -> None:
         said = Spoken()
-        job = FakeJob([Output("stdout", b"all "), Output("stdout", b"of it\n")], result())
+        job = FakeJob([piece("stdout", b"all "), piece("stdout", b"of it\n")], result())
         job.ended = result(live=totals(10))
         assert follow(job, said) == 0
         assert said.out.text == "all of it\n"
@@ -169,18 +173,18 @@ class TestOutput:
 
     def test_a_gap_is_told(self) -> None:
         said = Spoken()
-        follow(FakeJob([Output("stdout", b"all ")], result(live=totals(10))), said)
+        follow(FakeJob([piece("stdout", b"all ")], result(live=totals(10))), said)
         assert said.out.text == "all "
         assert "airlox result -- j" in said.err.text
 
     def test_each_stream_to_its_own(self) -> None:
         said = Spoken()
-        follow(FakeJob([Output("stderr", b"bad"), Output("stdout", b"good")], result()), said)
+        follow(FakeJob([piece("stderr", b"bad"), piece("stdout", b"good")], result()), said)
         assert (said.out.text, said.err.text) == ("good", "bad")
 
     def test_with_json_nothing_is_printed_meanwhile(self) -> None:
         said = Spoken(json=True)
-        follow(FakeJob([Output("stdout", b"all")], result()), said)
+        follow(FakeJob([piece("stdout", b"all")], result()), said)
         assert said.out.text == said.err.text == ""
 
 
@@ -191,10 +195,10 @@ class TestCtrlC:
         job = FakeJob([], ended)
 
         def output(timeout: float | None) -> Iterator[Output]:
-            yield Output("stdout", b"before ")
+            yield piece("stdout", b"before ")
             os.kill(os.getpid(), signal.SIGINT)
             assert job.cancelled.wait(TIMEOUT_S)
-            yield Output("stdout", b"after")
+            yield piece("stdout", b"after")
 
         job.output = output  # type: ignore[method-assign]
         assert follow(job, said) == EXIT_INTERRUPTED
@@ -206,7 +210,7 @@ class TestCtrlC:
 
         def output(timeout: float | None) -> Iterator[Output]:
             os.kill(os.getpid(), signal.SIGINT)
-            yield Output("stdout", b"x")
+            yield piece("stdout", b"x")
 
         job.output = output  # type: ignore[method-assign]
         assert follow(job, Spoken()) == 5

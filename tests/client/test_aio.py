@@ -14,7 +14,10 @@ from airlox.client.jobs import Job
 from airlox.client.session import Session
 from airlox.errors import WaitTimeout
 
-INNER = {"settle", "upload", "final", "follower", "wait_with", "output_with", "is_answered_by"}
+INNER = {
+    *("settle", "upload", "final", "follower", "is_answered_by"),
+    *("wait_with", "output_with", "held_with"),
+}
 """What a job offers to its follower and to the command line, not to callers."""
 DIFFERENT = {"Job": "AsyncJob", "list[Job]": "list[AsyncJob]", "ItemStream": "AsyncIterator[Item]"}
 

@@ -46,7 +46,12 @@ class Desk:
         job: Any = SimpleNamespace(
             id=self.ref.id, ref=self.ref, runner=self.runner.public, upload=None
         )
-        self.follower = Follower(core, job, Deadline.after(5))
+        self._of = (core, job)
+        self.start(0)
+
+    def start(self, from_byte: int) -> None:
+        """Begin to read anew, from a byte on."""
+        self.follower = Follower(*self._of, Deadline.after(5), from_byte)
 
     def writer(self, person: Person | None = None) -> LiveWriter:
         return LiveWriter(
@@ -58,11 +63,16 @@ class Desk:
         )
 
     def read(self, frame: bytes) -> list[Output]:
-        text = json.dumps({"frame": base64.b64encode(frame).decode()})
-        return self.feed(text)
+        return self.feed(event(frame).data)
 
     def feed(self, data: str) -> list[Output]:
         return list(self.follower._segment(SseEvent(None, "segment", data)))
+
+
+def event(frame: bytes) -> SseEvent:
+    """A segment as the relay tells it."""
+    text = json.dumps({"frame": base64.b64encode(frame).decode()})
+    return SseEvent(None, "segment", text)
 
 
 @pytest.fixture
@@ -81,8 +91,8 @@ def segments(writer: LiveWriter, count: int) -> list[bytes]:
 def test_pieces_in_order_each_once(desk: Desk) -> None:
     first, second, third = segments(desk.writer(), 3)
     got = [desk.read(frame) for frame in (first, first, second, first, third)]
-    out, err = Output("stdout", b"0\n"), Output("stderr", b"1\n")
-    assert got == [[out], [], [err], [], [Output("stdout", b"2\n")]]
+    out, err = Output("stdout", b"0\n", 0), Output("stderr", b"1\n", 2)
+    assert got == [[out], [], [err], [], [Output("stdout", b"2\n", 4)]]
     assert desk.warnings == []
 
 
@@ -94,16 +104,71 @@ def test_after_a_broken_line_it_goes_on_at_the_byte(desk: Desk) -> None:
 
 def test_a_gap_is_told_and_what_follows_is_read(desk: Desk) -> None:
     first, _, third, fourth = segments(desk.writer(), 4)
-    assert desk.read(first) == [Output("stdout", b"0\n")]
-    assert desk.read(third) == [Output("stdout", b"2\n")]
-    assert desk.read(fourth) == [Output("stderr", b"3\n")]
+    assert desk.read(first) == [Output("stdout", b"0\n", 0)]
+    assert desk.read(third) == [Output("stdout", b"2\n", 4)]
+    assert desk.read(fourth) == [Output("stderr", b"3\n", 6)]
     assert len(desk.warnings) == 1
     assert "missed" in desk.warnings[0]
 
 
 def test_a_later_start_is_no_gap(desk: Desk) -> None:
-    assert desk.read(segments(desk.writer(), 3)[2]) == [Output("stdout", b"2\n")]
+    assert desk.read(segments(desk.writer(), 3)[2]) == [Output("stdout", b"2\n", 4)]
     assert desk.warnings == []
+
+
+class TestFromAByte:
+    """A reader that has the beginning, and one that asks for what is there now."""
+
+    @pytest.mark.parametrize(
+        ("byte", "got"),
+        [
+            (0, [(b"0\n", 0), (b"1\n", 2), (b"2\n", 4)]),
+            (2, [(b"1\n", 2), (b"2\n", 4)]),
+            (3, [(b"\n", 3), (b"2\n", 4)]),
+            (6, []),
+            (99, []),
+        ],
+    )
+    def test_what_comes_before_is_left_out(
+        self, desk: Desk, byte: int, got: list[tuple[bytes, int]]
+    ) -> None:
+        desk.start(byte)
+        assert desk.follower._place()[2] == (byte or None)
+        pieces = [Piece(1, b"0\n"), Piece(2, b"1\n"), Piece(1, b"2\n")]
+        frame, _ = desk.writer().write(pieces)
+        assert [(output.data, output.offset) for output in desk.read(frame)] == got
+
+    def test_held_asks_until_there_is_no_more(self, desk: Desk) -> None:
+        frames = segments(desk.writer(), 3)
+        asked = []
+
+        def news(job: str, from_byte: int | None) -> list[SseEvent]:
+            asked.append(from_byte)
+            return [event(frame) for frame in frames[len(asked) - 1 : len(asked)]]
+
+        desk.start(1)
+        desk.follower._api = SimpleNamespace(job_news=news)  # type: ignore[assignment]
+        assert [output.offset for output in desk.follower.held()] == [1, 2, 4]
+        assert asked == [1, 2, 4, 6]
+
+    def test_held_ends_though_the_job_prints_faster_than_it_is_read(self, desk: Desk) -> None:
+        writer = desk.writer()
+
+        def news(job: str, from_byte: int | None) -> list[SseEvent]:
+            nonlocal writer
+            frame, writer = writer.write([Piece(1, b"x")])
+            return [event(frame)]
+
+        desk.follower._api = SimpleNamespace(job_news=news)  # type: ignore[assignment]
+        assert len(list(desk.follower.held())) == follow.ROUNDS
+
+    def test_held_without_live_output(self, desk: Desk) -> None:
+        def news(job: str, from_byte: int | None) -> list[SseEvent]:
+            raise SessionClosed("gone", code="session_gone")
+
+        desk.follower._api = SimpleNamespace(job_news=news)  # type: ignore[assignment]
+        assert list(desk.follower.held()) == []
+        assert "no live output" in desk.warnings[0]
 
 
 def test_segments_by_others_are_refused(desk: Desk) -> None:
@@ -333,7 +398,7 @@ def test_any_changed_byte_is_refused(desk: Desk) -> None:
     for at in range(4, len(frame), 7):
         changed = frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
         assert desk.read(changed) == []
-    assert desk.read(frame) == [Output("stdout", b"0\n")]
+    assert desk.read(frame) == [Output("stdout", b"0\n", 0)]
 
 
 @pytest.mark.parametrize(

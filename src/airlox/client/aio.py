@@ -108,9 +108,15 @@ class AsyncJob:
             follower.close()
             raise
 
-    def output(self, timeout: float | None = None) -> AsyncIterator[Output]:
-        follower = self._job.follower(timeout)
+    def output(self, timeout: float | None = None, *, from_byte: int = 0) -> AsyncIterator[Output]:
+        follower = self._job.follower(timeout, from_byte=from_byte)
         return self._workers.iterate(self._job.output_with(follower), follower.close)
+
+    def held_output(
+        self, timeout: float | None = None, *, from_byte: int = 0
+    ) -> AsyncIterator[Output]:
+        follower = self._job.follower(timeout, from_byte=from_byte)
+        return self._workers.iterate(self._job.held_with(follower), follower.close)
 
     def close(self) -> None:
         self._job.close()

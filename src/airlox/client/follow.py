@@ -50,15 +50,19 @@ END_GRACE_S: Final = 3.0
 """After the result was announced, how long the stream may take to end."""
 WARNINGS: Final = 10
 """Most warnings of one wait."""
+ROUNDS: Final = 32
+"""Most questions for what is held at a time: a job may print faster than it is read."""
 
 _FORGOTTEN: Final = frozenset({CauseKind.RUNNER_LOST, CauseKind.RUNNER_ERROR})
 
 
 class Output(NamedTuple):
-    """Bytes the job printed; `stream` is `stdout` or `stderr`."""
+    """Bytes the job printed; `stream` is `stdout` or `stderr`, `offset` where they begin in the
+    live output (redacted bytes of both streams, in the order they were printed)."""
 
     stream: str
     data: bytes
+    offset: int
 
 
 class _Frame(msgspec.Struct):
@@ -70,12 +74,13 @@ class _Lack(msgspec.Struct):
 
 
 class Follower:
-    """One wait for one job. `close` ends it from any thread."""
+    """One wait for one job, and its output from a byte on. `close` ends it from any thread."""
 
-    def __init__(self, core: Core, job: Job, deadline: Deadline) -> None:
+    def __init__(self, core: Core, job: Job, deadline: Deadline, from_byte: int = 0) -> None:
         self._core = core
         self._job = job
         self._deadline = deadline
+        self._from_byte = from_byte
         self._api = core.api.scope(deadline)
         self._feed: Feed | None = None
         self._reader: LiveReader | None = None
@@ -102,6 +107,25 @@ class Follower:
         if not (has_live and (yield from self._follow_job())):
             self._follow_session()
         self._compare()
+
+    def held(self) -> Iterator[Output]:
+        """Yields what the relay has now of the live output, and does not wait for more.
+
+        Nothing in floor sessions, and where the relay has no live output. Raises ConnectionLost,
+        RelayError.
+        """
+        if not self._core.manifest.has(Feature.LIVE):
+            return
+        for _ in range(ROUNDS):
+            before = self._last()
+            try:
+                news = self._api.job_news(*self._place()[1:])
+            except SessionClosed as error:
+                self._warn(f"no live output: {error.message}")
+                return
+            yield from self._segments(news)
+            if self._last() is before:
+                return
 
     # -- the job's own stream ----------------------------------------------------------------
 
@@ -160,9 +184,7 @@ class Follower:
                 news = self._api.job_news(self._job.id, last.end)
             except (ConnectionLost, RelayError, SessionClosed, ProtocolError):
                 return
-            for event in news:
-                if event.event == EventKind.SEGMENT:
-                    yield from self._segment(event)
+            yield from self._segments(news)
             if (now := self._last()) is None or now.end <= last.end:
                 return
 
@@ -170,7 +192,7 @@ class Follower:
         """Session, job, and the byte of its live output to go on at."""
         last = self._last()
         session_id = self._core.manifest.session_id
-        return session_id, self._job.id, None if last is None else last.end
+        return session_id, self._job.id, (self._from_byte or None) if last is None else last.end
 
     def _last(self) -> Segment | None:
         """The newest segment of the live output that came."""
@@ -185,6 +207,11 @@ class Follower:
             return False
         return status.state == JobState.FAILED
 
+    def _segments(self, news: list[SseEvent]) -> Iterator[Output]:
+        for event in news:
+            if event.event == EventKind.SEGMENT:
+                yield from self._segment(event)
+
     def _segment(self, event: SseEvent) -> Iterator[Output]:
         try:
             text = canonical.decode_loose(event.data, _Frame, "segment event").frame
@@ -192,8 +219,14 @@ class Follower:
         except (ProtocolError, ValueError) as error:
             self._warn(f"live output was refused: {error}")
             return
-        for piece in pieces:
-            yield Output("stdout" if piece.stream == STDOUT else "stderr", piece.data)
+        last = self._last()
+        at = 0 if last is None else last.header.offset
+        for stream, data in pieces:
+            end = at + len(data)
+            if end > self._from_byte:
+                at = max(at, self._from_byte)
+                yield Output("stdout" if stream == STDOUT else "stderr", data[at - end :], at)
+            at = end
 
     def _read(self, frame: bytes) -> list[Piece]:
         """The pieces of the next segment; after a gap reading starts anew. Raises ProtocolError."""

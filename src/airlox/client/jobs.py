@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.answers import JobStatus
@@ -116,13 +117,22 @@ class Job:
         """
         return self.wait_with(self.follower(timeout))
 
-    def output(self, timeout: float | None = None) -> Iterator[Output]:
+    def output(self, timeout: float | None = None, *, from_byte: int = 0) -> Iterator[Output]:
         """What the job prints, as it happens, until it ends; then `result` has the authority.
 
-        In floor sessions, and on relays without live output, nothing is yielded before the end.
+        Begins at `from_byte`, or where what the relay still holds begins, if that is later. In
+        floor sessions, and on relays without live output, nothing is yielded before the end.
         Raises as `wait`.
         """
-        return self.output_with(self.follower(timeout))
+        return self.output_with(self.follower(timeout, from_byte=from_byte))
+
+    def held_output(self, timeout: float | None = None, *, from_byte: int = 0) -> Iterator[Output]:
+        """What the relay holds now of what the job printed, from `from_byte` on; waits for no more.
+
+        A relay holds the newest part, and for some minutes after the job's end. Raises
+        ConnectionLost, RelayError.
+        """
+        return self.held_with(self.follower(timeout, from_byte=from_byte))
 
     def close(self) -> None:
         """End waits on this handle, from any thread; the job goes on."""
@@ -134,11 +144,11 @@ class Job:
 
     # -- waits that are ended one by one -----------------------------------------------------
 
-    def follower(self, timeout: float | None = None) -> Follower:
-        """A wait to be, for `wait_with` or `output_with`; its `close` ends it, before or during."""
+    def follower(self, timeout: float | None = None, *, from_byte: int = 0) -> Follower:
+        """A wait to be, for one of the `…_with`; its `close` ends it, before or during."""
         if timeout is None:
             timeout = self.meta.timeout_s + WAIT_BEYOND_LIMIT_S
-        return Follower(self._core, self, Deadline.after(timeout))
+        return Follower(self._core, self, Deadline.after(timeout), from_byte)
 
     def wait_with(self, follower: Follower) -> Result:
         """`wait`, ended by the follower's `close`."""
@@ -151,12 +161,8 @@ class Job:
         """`output`, ended by the follower's `close`."""
         if self._final is not None:
             return
-        self._add(follower)
-        try:
+        with self._waiting(follower):
             yield from follower.follow()
-        finally:
-            with self._lock:
-                self._followers.discard(follower)
         if self._final is None:
             raise WaitTimeout(
                 f"job {self.id} has not ended" + ("" if follower.closed else " in the time given"),
@@ -164,12 +170,24 @@ class Job:
                 hint="it goes on; ask again: airlox result --wait 10m -- " + self.id,
             )
 
-    def _add(self, follower: Follower) -> None:
+    def held_with(self, follower: Follower) -> Iterator[Output]:
+        """`held_output`, ended by the follower's `close`."""
+        with self._waiting(follower):
+            yield from follower.held()
+
+    @contextmanager
+    def _waiting(self, follower: Follower) -> Iterator[None]:
+        """Know a wait while it lasts, so that `close` ends it."""
         with self._lock:
             self._followers.add(follower)
             closed = self._closed
         if closed:
             follower.close()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers.discard(follower)
 
     # -- for the follower --------------------------------------------------------------------
 
