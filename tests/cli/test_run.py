@@ -112,7 +112,12 @@ class TestWhereItRuns:
         assert choices["memory_mb"] == 1024
         assert choices["stay"] is False
         assert choices["tree"] == "."
-        assert choices["tree_options"] == {"allow": [".env"], "exclude": ["*.bin"]}
+        assert choices["tree_options"] == {
+            "allow": [".env"],
+            "exclude": ["*.bin"],
+            "include": [],
+            "lfs": False,
+        }
         assert (choices["cwd"], choices["fresh"]) == ("sub", True)
 
 

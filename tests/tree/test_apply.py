@@ -24,7 +24,7 @@ from airlox.tree.apply import apply
 from airlox.tree.chunks import Cutter
 from airlox.tree.index import MAGIC, Entry, Kind, TreeIndex, parse_index
 from airlox.tree.read import read_index
-from airlox.tree.scan import scan
+from airlox.tree.scan import Choice, scan
 from airlox.tree.source import ALL, TreeSource
 from airlox.tree.stamps import Stamp, stamp_of
 from airlox.tree.state import AppliedState, encode_state, parse_state
@@ -93,8 +93,8 @@ class TestRoundTrip:
     def test_applying_a_scan_gives_the_same_tree(self, nodes: dict[bytes, Node]) -> None:
         with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
             make_tree(Path(one), nodes)
-            allow = [os.fsdecode(path) for path in nodes]
-            found = scan(one, allow=allow)
+            allow = tuple(os.fsdecode(path) for path in nodes)
+            found = scan(one, Choice(allow=allow))
             index = read_index(found)
             records = TreeSource(found, index, Cutter(1)).records(dict.fromkeys(index.sizes(), ALL))
             contents = {record.digest: record.data for record in records}

@@ -15,10 +15,10 @@ from airlox.errors import TreeError
 from airlox.tree import glance as glances
 from airlox.tree.glance import Facts, Memory, facts_of, look
 from airlox.tree.read import read_index
-from airlox.tree.scan import scan
+from airlox.tree.scan import EVERYTHING, Choice, scan
 from support.trees import git, make_tree
 
-OPTIONS = ((), ())
+RULES = "7"
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +57,17 @@ def remembered(top: Path) -> Memory:
     """A memory of the tree as it is, read from its file."""
     path = top.parent / "memory"
     path.unlink(missing_ok=True)
-    glance = look(str(top), options=OPTIONS)
+    glance = look(str(top), EVERYTHING, rules_version=RULES)
     assert glance is not None
     found = scan(top)
     Memory(path).keep(glance, found, read_index(found))
     return Memory(path)
 
 
-def recalled(memory: Memory, top: Path, options: tuple[tuple[str, ...], ...] = OPTIONS) -> object:
-    glance = look(str(top), options=options)
+def recalled(
+    memory: Memory, top: Path, choice: Choice = EVERYTHING, rules_version: str = RULES
+) -> object:
+    glance = look(str(top), choice, rules_version=rules_version)
     return None if glance is None else memory.recall(str(top), glance)
 
 
@@ -140,13 +142,16 @@ def test_a_tree_that_changed(top: Path, change: Callable[[Path], object]) -> Non
 
 
 @pytest.mark.parametrize(
-    "options", [(("a",), ()), ((), ("a",)), (("a", "b"), ()), ((), ("b", "a"))]
+    "choice",
+    [Choice(allow=("a",)), Choice(exclude=("a",)), Choice(lfs=True), Choice(include=("a",))],
 )
-def test_other_choices_are_another_tree(
-    top: Path, options: tuple[tuple[str, ...], tuple[str, ...]]
-) -> None:
+def test_other_choices_are_another_tree(top: Path, choice: Choice) -> None:
     memory = remembered(top)
-    assert recalled(memory, top, options) is None
+    assert recalled(memory, top, choice) is None
+
+
+def test_other_rules_are_another_tree(top: Path) -> None:
+    assert recalled(remembered(top), top, rules_version="8") is None
 
 
 def test_git_s_own_settings_hide_nothing(top: Path) -> None:
@@ -207,18 +212,18 @@ def test_what_is_young_is_not_remembered(top: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_glance_at_what_is_no_repository(tmp_path: Path) -> None:
-    assert look(str(tmp_path), options=OPTIONS) is None
+    assert look(str(tmp_path), EVERYTHING, rules_version=RULES) is None
 
 
 def test_too_many_files_that_git_names(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glances, "LISTED", 1)
-    assert look(str(top), options=OPTIONS) is None
+    assert look(str(top), EVERYTHING, rules_version=RULES) is None
 
 
 def test_a_git_that_fails_says_so(top: Path) -> None:
     (top / ".git" / "index").write_bytes(b"damaged")
     with pytest.raises(TreeError) as caught:
-        look(str(top), options=OPTIONS)
+        look(str(top), EVERYTHING, rules_version=RULES)
     assert caught.value.code == "git_failed"
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from airlox.errors import TreeError
-from airlox.tree.scan import LeftOut, Scan, root_of, scan
-from support.trees import git, make_tree
+from airlox.tree.chunks import Cutter
+from airlox.tree.pointer import make_pointer
+from airlox.tree.read import read_index
+from airlox.tree.scan import Choice, LeftOut, Scan, root_of, scan
+from airlox.tree.source import ALL, TreeSource
+from support.trees import Node, git, make_tree
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +46,10 @@ def commit(folder: Path, message: str = "m") -> None:
     git(folder, "commit", "-q", "-m", message)
 
 
-def code_of(root: Path, **options: object) -> str:
+def code_of(root: Path, **choices: list[str]) -> str:
+    choice = Choice(**{name: tuple(words) for name, words in choices.items()})  # type: ignore[arg-type]
     with pytest.raises(TreeError) as caught:
-        scan(root, **options)  # type: ignore[arg-type]
+        scan(root, choice)
     return caught.value.code
 
 
@@ -272,7 +278,7 @@ class TestExclusions:
                 b"a.txt": ("f", b""),
             },
         )
-        found = scan(root, exclude=["*.bin"])
+        found = scan(root, Choice(exclude=("*.bin",)))
         assert files(found) == {b".airloxignore": "f", b"a.txt": "f"}
         assert LeftOut(b"a.bin", "excluded by --tree-exclude") in found.left_out
         assert "excluded by .airloxignore" in reasons(found).values()
@@ -303,13 +309,15 @@ class TestExclusions:
         make_tree(root, {b"a/.env": ("f", b""), b"b/.env": ("f", b""), b"k.pem": ("f", b"")})
         assert code_of(root, allow=[".env"]) == "tree_credentials"
         assert code_of(root, allow=["a/.env", "k.pem"]) == "tree_credentials"
-        assert len(scan(root, allow=[".env", "k.pem"]).files) == 3
-        assert set(files(scan(root, allow=["a/.env"], exclude=["k.pem", "b/"]))) == {b"a/.env"}
+        assert len(scan(root, Choice(allow=(".env", "k.pem"))).files) == 3
+        assert set(files(scan(root, Choice(allow=("a/.env",), exclude=("k.pem", "b/"))))) == {
+            b"a/.env"
+        }
 
     def test_a_doubtful_name_with_a_login(self, root: Path) -> None:
         make_tree(root, {b".npmrc": ("f", b"//r.example/:_authToken=abc\n")})
         assert code_of(root) == "tree_credentials"
-        assert files(scan(root, allow=[".npmrc"])) == {b".npmrc": "f"}
+        assert files(scan(root, Choice(allow=(".npmrc",)))) == {b".npmrc": "f"}
 
     def test_an_odd_name_is_shown_safely(self, root: Path) -> None:
         make_tree(root, {b"\x1b[2J.pem": ("f", b"")})
@@ -335,3 +343,120 @@ class TestRootOf:
         (repo / "a").mkdir()
         (tmp_path / "way").symlink_to(repo / "a")
         assert root_of(tmp_path / "way") == (str(repo.resolve()), "a")
+
+
+class TestInclusions:
+    @pytest.fixture
+    def built(self, repo: Path) -> Path:
+        make_tree(
+            repo,
+            {
+                b"a": ("f", b"1"),
+                b".gitignore": ("f", b"build/\n*.o\n"),
+                b"build/x/out.bin": ("f", b"1"),
+                b"build/log": ("f", b"1"),
+                b"sub/m.o": ("f", b"1"),
+                b"m.o": ("f", b"1"),
+            },
+        )
+        return repo
+
+    @pytest.mark.parametrize(
+        ("patterns", "added"),
+        [
+            (("build",), {b"build/x/out.bin", b"build/log"}),
+            (("build/",), {b"build/x/out.bin", b"build/log"}),
+            (("/build/x",), {b"build/x/out.bin"}),
+            (("*.o",), {b"m.o"}),
+            (("**/*.o",), {b"m.o", b"sub/m.o"}),
+            (("build/log", "m.o"), {b"build/log", b"m.o"}),
+        ],
+    )
+    def test_ignored_files_that_go_all_the_same(
+        self, built: Path, patterns: tuple[str, ...], added: set[bytes]
+    ) -> None:
+        found = scan(built, Choice(include=patterns))
+        assert files(found).keys() == {b"a", b".gitignore", *added}
+        assert [file.path for file in found.files] == sorted(file.path for file in found.files)
+
+    def test_a_pattern_that_matches_nothing_is_named(self, built: Path) -> None:
+        assert code_of(built, include=["a"]) == "tree_include"
+        assert code_of(built, include=["m.o", "absent"]) == "tree_include"
+
+    def test_credentials_are_asked_about_all_the_same(self, built: Path) -> None:
+        make_tree(built, {b"build/.env": ("f", b"KEY=1")})
+        assert code_of(built, include=["build"]) == "tree_credentials"
+
+    @pytest.mark.parametrize("in_git", [True, False])
+    def test_it_wins_over_the_ignore_file_and_not_over_an_exclusion(
+        self, tmp_path: Path, repo: Path, in_git: bool
+    ) -> None:
+        root = repo if in_git else tmp_path / "plain"
+        root.mkdir(exist_ok=True)
+        nodes: dict[bytes, Node] = {
+            b".airloxignore": ("f", b"data/\n"),
+            b"data/a": ("f", b"1"),
+            b"data/b": ("f", b"1"),
+        }
+        make_tree(root, nodes)
+        if in_git:
+            (root / ".gitignore").write_text("data/\n")
+        found = files(scan(root, Choice(include=("data/a",)))).keys()
+        assert found - {b".gitignore"} == {b".airloxignore", b"data/a"}
+        choice = Choice(include=("data",), exclude=("data/a",))
+        assert files(scan(root, choice)).keys() - {b".gitignore"} == {b".airloxignore", b"data/b"}
+
+
+class TestLargeFileStorage:
+    """Git LFS: what git would commit goes, that is a pointer, unless the content is asked for."""
+
+    CONTENT = b"large " * 1000
+
+    @pytest.fixture
+    def stored(self, repo: Path) -> Path:
+        make_tree(
+            repo,
+            {
+                b".gitattributes": ("f", b"*.bin filter=lfs -text\n"),
+                b"a.bin": ("x", self.CONTENT),
+                b"d/new.bin": ("f", b"small"),
+                b"fetched-not.bin": ("f", make_pointer("ab" * 32, 7)),
+                b"link.bin": ("l", b"a.bin"),
+                b"plain": ("f", self.CONTENT),
+            },
+        )
+        git(repo, "-c", "filter.lfs.clean=cat", "add", "a.bin", ".gitattributes")
+        return repo
+
+    def test_pointers_go(self, stored: Path) -> None:
+        found = scan(stored)
+        assert found.pointers == (b"a.bin", b"d/new.bin", b"fetched-not.bin")
+        source = TreeSource(found, read_index(found), Cutter(1))
+        sent = {r.digest: r.data for r in source.records(dict.fromkeys(source.index.sizes(), ALL))}
+        contents = {entry.path: sent[entry.digest] for entry in source.index.entries}
+        assert contents[b"a.bin"] == make_pointer(sha256(self.CONTENT).hexdigest(), 6000)
+        assert contents[b"d/new.bin"] == make_pointer(sha256(b"small").hexdigest(), 5)
+        assert contents[b"fetched-not.bin"] == make_pointer("ab" * 32, 7)
+        assert (contents[b"link.bin"], contents[b"plain"]) == (b"a.bin", self.CONTENT)
+        assert files(found)[b"a.bin"] == "x"
+
+    def test_their_content_goes_when_asked_for(self, stored: Path) -> None:
+        found = scan(stored, Choice(lfs=True))
+        assert found.pointers == ()
+        sizes = {entry.path: entry.size for entry in read_index(found).entries}
+        assert sizes[b"a.bin"] == 6000
+
+    def test_one_that_changed_is_not_sent(self, stored: Path) -> None:
+        found = scan(stored)
+        source = TreeSource(found, read_index(found), Cutter(1))
+        (stored / "a.bin").write_bytes(self.CONTENT[::-1])
+        [digest] = [e.digest for e in source.index.entries if e.path == b"a.bin"]
+        with pytest.raises(TreeError, match=r"a\.bin changed"):
+            list(source.records({digest: ALL}))
+
+    def test_attributes_outside_of_the_tree_count(self, repo: Path) -> None:
+        make_tree(repo, {b"a.bin": ("f", b"1")})
+        assert scan(repo).pointers == ()
+        (repo / ".git/info").mkdir(exist_ok=True)
+        (repo / ".git/info/attributes").write_text("*.bin filter=lfs\n")
+        assert scan(repo).pointers == (b"a.bin",)

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 
-from airlox.cli import ending, opening, options
+from airlox.cli import ending, opening, options, tree
 from airlox.cli.main import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_RESULT
 from airlox.cli.output import STDERR, STDOUT, path_text, size_text
 from airlox.errors import AirloxError, JobRefused, UsageError, WaitTimeout
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser, command: str) -> bool:
     parser.add_argument("--shell", metavar="FILE", help="a script to run, - reads it from stdin")
     _add_where(parser)
     _add_what_it_gets(parser)
-    _add_tree(parser)
+    tree.add_flags(parser)
     waiting = parser.add_argument_group("waiting")
     waiting.add_argument(
         "--no-wait", action="store_true", help="print the job's id and leave; see airlox result"
@@ -104,36 +104,10 @@ def _add_what_it_gets(parser: Parser) -> None:
     )
 
 
-def _add_tree(parser: Parser) -> None:
-    tree = parser.add_argument_group("working tree")
-    tree.add_argument(
-        "--tree",
-        action="store_true",
-        help="send the tree of this folder as it is now, ignored files left out, and start in the "
-        "same folder of it",
-    )
-    tree.add_argument("--cwd", metavar="DIR", help="start in this folder of the tree instead")
-    tree.add_argument(
-        "--fresh", action="store_true", help="forget what the runner kept of earlier trees"
-    )
-    tree.add_argument(
-        "--tree-allow",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="send this file although its name means credentials",
-    )
-    tree.add_argument(
-        "--tree-exclude",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="leave out, as in .gitignore; .airloxignore holds such lines too",
-    )
-
-
 def run(args: Namespace, voice: Voice) -> int:
     _check(args)
+    if args.dry_run:
+        return tree.list_all(args, voice)
     with opening.open_place(args, voice) as session:
         machine = opening.machine_of(args)
         try:
@@ -145,6 +119,8 @@ def run(args: Namespace, voice: Voice) -> int:
             raise
         if machine is not None:
             opening.remember_job(args, machine, job.id)
+        if job.upload is not None:
+            tree.warn(job.upload, voice)
         if args.no_wait:
             return _print_id(job, voice)
         voice.note(first_line(session, job, args.on), "bold")
@@ -164,10 +140,7 @@ def _check(args: Namespace) -> None:
             f"{args.file[:80]!r} is not a Python file",
             hint="a command goes after --, a script after --shell",
         )
-    if not args.tree and (args.tree_allow or args.tree_exclude or args.cwd or args.fresh):
-        raise options.CommandLineError(
-            "--cwd, --fresh, --tree-allow and --tree-exclude go with --tree"
-        )
+    tree.check(args)
     if args.requirement and args.file is None:
         raise options.CommandLineError("--requirement is for Python files")
 
@@ -230,13 +203,7 @@ def _choices(args: Namespace, machine: Machine | None) -> dict[str, Any]:
         "progress_file": args.progress_file,
         "stay": not args.no_wait,
     }
-    if args.tree:
-        choices |= {
-            "tree": ".",
-            "tree_options": {"allow": args.tree_allow, "exclude": args.tree_exclude},
-            "cwd": args.cwd,
-            "fresh": args.fresh,
-        }
+    choices |= tree.choices(args)
     if args.require_layers:
         choices["require_layers"] = sorted(set(options.flat(args.require_layers)))
     return choices
@@ -269,10 +236,10 @@ def first_line(session: Session, job: Job, place: str | None) -> str:
     parts = [place or _runner_name(session, job), f"job {job.id}", shapes.what(job.meta)]
     upload = job.upload
     if upload is not None:
-        tree = f"tree {upload.files} files, {size_text(upload.size)}"
+        sent = f"tree {upload.files} files, {size_text(upload.size)}"
         # which contents are new is known of a runner that was named, not of one to be chosen
         is_known = isinstance(job.meta.target, OneRunner)
-        parts.append(f"{tree} ({upload.changed} changed)" if is_known else tree)
+        parts.append(f"{sent} ({upload.changed} changed)" if is_known else sent)
     return " · ".join(parts).replace("\n", "\\n")
 
 

@@ -42,6 +42,7 @@ from airlox.protocol.policy import check_role_may_post
 
 if TYPE_CHECKING:
     from airlox.client.trees import TreeUpload
+    from airlox.tree.scan import Choice
 
 NOT_TAKEN: Final = {
     "no_runner_available": (
@@ -257,7 +258,7 @@ class Submission:
             os.fspath(order.tree),
             job=place.item_id,
             runner=None if runner is None else PublicKey(runner),
-            **_tree_options(order.tree_options or {}),
+            choice=_choice(order.tree_options or {}),
         )
 
     # -- off it goes -------------------------------------------------------------------------
@@ -278,11 +279,16 @@ class Submission:
         return Job(core, sealed.ref, meta, runner=runner, upload=upload)
 
 
-def _tree_options(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    unknown = sorted(set(given) - {"allow", "exclude"})
+def _choice(given: Mapping[str, Any]) -> Choice:
+    from airlox.tree.scan import Choice
+
+    unknown = sorted(set(given) - set(Choice._fields))
     if unknown:
-        raise UsageError(f"unknown tree option {unknown[0][:40]!r}", hint="known: allow, exclude")
-    return {name: words(value, f"tree_options[{name!r}]") for name, value in given.items()}
+        known = ", ".join(Choice._fields)
+        raise UsageError(f"unknown tree option {unknown[0][:40]!r}", hint=f"known: {known}")
+    named = {name: value for name, value in given.items() if name != "lfs"}
+    lists = {name: words(value, f"tree_options[{name!r}]") for name, value in named.items()}
+    return Choice(**lists, lfs=bool(given.get("lfs", False)))
 
 
 def _tree_ref(upload: TreeUpload) -> TreeRef:

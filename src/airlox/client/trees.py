@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.relay_api import RelayApi
@@ -23,6 +23,7 @@ from airlox.protocol.pack import open_lack, seal_pack
 from airlox.tree.chunks import is_large
 from airlox.tree.lack import Lack, parse_lack
 from airlox.tree.packs import Record, write_packs
+from airlox.tree.scan import EVERYTHING, Choice
 from airlox.tree.source import ALL, Part
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ class TreeUpload:
         *,
         job: ItemId,
         runner: PublicKey | None,
-        allow: Sequence[str] = (),
-        exclude: Sequence[str] = (),
+        choice: Choice = EVERYTHING,
     ) -> None:
         self.job = job
         self._core = core
-        self._tree = WorkTree(core.membership, folder, runner=runner, allow=allow, exclude=exclude)
+        self._tree = WorkTree(core.membership, folder, runner=runner, choice=choice)
         facts = self._tree.facts
         self.sub = self._tree.sub
         self.digest = b64u_encode(facts.digest)
         self.files = facts.files
         self.size = facts.size
         self.left_out: tuple[LeftOut, ...] = facts.left_out
+        self.pointers: tuple[bytes, ...] = facts.pointers
         self.changed = len(self._tree.lacking)
         self.sent_bytes = 0
         self._numbers = iter(range(PACKS))

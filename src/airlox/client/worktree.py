@@ -11,10 +11,10 @@ of them has to be sent.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from airlox import __version__
 from airlox.errors import ValidationError
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import PublicKey
@@ -23,7 +23,7 @@ from airlox.tree.chunks import KEPT_BYTES, Cutter, encode_recipes, parse_recipes
 from airlox.tree.glance import Facts, Memory, facts_of, look
 from airlox.tree.index import DIGEST_BYTES, INDEX_BYTES, TreeIndex, parse_index
 from airlox.tree.read import ScanCache, changed, read_index
-from airlox.tree.scan import root_of, scan
+from airlox.tree.scan import Choice, root_of, scan
 from airlox.tree.source import TreeSource
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ class WorkTree:
         folder: str,
         *,
         runner: PublicKey | None,
-        allow: Sequence[str],
-        exclude: Sequence[str],
+        choice: Choice,
     ) -> None:
         self._me = me
         self._runner = runner
-        self._allow, self._exclude = allow, exclude
+        self._choice = choice
         self._root, self.sub = root_of(folder)
         self._root_id = sha256_hex(os.fsencode(self._root))[:16]
         self._facts: Facts | None = None
@@ -62,8 +61,9 @@ class WorkTree:
     @cached_property
     def source(self) -> TreeSource:
         """The files themselves. Raises TreeError, also when they are not what `facts` say."""
-        found = scan(self._root, allow=self._allow, exclude=self._exclude)
-        index = read_index(found, ScanCache(self._path("scan")))
+        found = scan(self._root, self._choice)
+        # With the content of Git LFS it is another tree, file by file.
+        index = read_index(found, ScanCache(self._path("scan-lfs" if self._choice.lfs else "scan")))
         if self._facts is not None and index.digest != self._facts.digest:
             raise changed(os.fsencode(self._root))
         return TreeSource(found, index, self._cutter())
@@ -111,7 +111,7 @@ class WorkTree:
 
     def _find_out(self) -> Facts:
         memory = Memory(self._path("glance"))
-        glance = look(self._root, options=(self._allow, self._exclude))
+        glance = look(self._root, self._choice, rules_version=__version__)
         facts = None if glance is None else memory.recall(self._root, glance)
         if facts is not None:
             return facts

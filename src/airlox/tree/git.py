@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,6 +28,8 @@ ANSWER_BYTES: Final = 512 * 1024 * 1024
 _GIT: Final = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 _LIST: Final = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
 _OTHERS: Final = ("ls-files", "--others", "--exclude-standard", "-z")
+_IGNORED: Final = ("ls-files", "--others", "--ignored", "--exclude-standard", "-z")
+_FILTER: Final = ("check-attr", "-z", "--stdin", "filter")
 _FLAGS: Final = ("ls-files", "-v", "-s")
 _STAT: Final = (
     *("-c", "core.trustctime=true", "-c", "core.checkStat=default", "-c", "core.fileMode=true"),
@@ -79,6 +81,38 @@ def list_others(folder: str) -> Listing:
     return Listing(_distinct(answer.split(b"\0")), tuple(_UNREADABLE.findall(complaint)))
 
 
+def list_ignored(folder: str, patterns: Sequence[str]) -> tuple[bytes, ...]:
+    """Ignored files that match one of the patterns (as git's `glob` pathspecs, from the top)."""
+    specs = [f":(top,glob){pattern}" for pattern in patterns]
+    answer, _ = _ask(folder, (*_IGNORED, "--", *specs), TIMEOUT_S)
+    return _distinct(answer.split(b"\0"))
+
+
+def list_ignored_folders(folder: str) -> tuple[bytes, ...]:
+    """What is ignored, a folder that is ignored as a whole as one path that ends with `/`."""
+    answer, _ = _ask(folder, (*_IGNORED, "--directory"), TIMEOUT_S)
+    return _distinct(answer.split(b"\0"))
+
+
+def ignore_rules(folder: str, paths: Sequence[bytes]) -> dict[bytes, str]:
+    """For ignored paths the rule that says so, as `file:line: pattern`."""
+    words = ("check-ignore", "--verbose", "-z", "--stdin")
+    answer, _ = _ask(folder, words, TIMEOUT_S, said=b"\0".join(paths) + b"\0")
+    fields = answer.split(b"\0")
+    return {
+        path: f"{shown(source)}:{shown(line)}: {shown(pattern)}"
+        for source, line, pattern, path in zip(*(fields[n::4] for n in range(4)), strict=False)
+    }
+
+
+def in_lfs(folder: str, paths: Iterable[bytes]) -> frozenset[bytes]:
+    """Those of the files whose content git would keep in Git LFS."""
+    answer, _ = _ask(folder, _FILTER, TIMEOUT_S, said=b"\0".join(paths) + b"\0")
+    fields = answer.split(b"\0")
+    pairs = zip(fields[0::3], fields[2::3], strict=False)
+    return frozenset(path for path, value in pairs if value == b"lfs")
+
+
 def is_plain(folder: str) -> bool:
     """Whether git looks at every file of the index, and none is a submodule."""
     answer, _ = _ask(folder, _FLAGS, TIMEOUT_S)
@@ -87,26 +121,39 @@ def is_plain(folder: str) -> bool:
 
 def index_of(folder: str) -> str:
     """Where the index of a work tree is."""
+    return os.path.join(_git_folder(folder), "index")
+
+
+def attributes_of(folder: str) -> str:
+    """Where attributes are that are not part of the tree."""
+    return os.path.join(_git_folder(folder), "info", "attributes")
+
+
+def _git_folder(folder: str) -> str:
     marker = os.path.join(folder, ".git")
-    if os.path.isfile(marker):
-        with open(marker, "rb") as file:
-            named = os.fsdecode(file.read(_POINTER_BYTES).removeprefix(b"gitdir:").strip())
-        marker = os.path.join(folder, named)
-    return os.path.join(marker, "index")
+    if not os.path.isfile(marker):
+        return marker
+    with open(marker, "rb") as file:
+        named = os.fsdecode(file.read(_POINTER_BYTES).removeprefix(b"gitdir:").strip())
+    return os.path.join(folder, named)
 
 
-def _ask(folder: str, words: Iterable[str], timeout_s: float) -> tuple[bytes, bytes]:
-    """What git answers, and what it complains of. Raises TreeError."""
-    from subprocess import DEVNULL, PIPE, Popen
+def _ask(
+    folder: str, words: Iterable[str], timeout_s: float, *, said: bytes = b""
+) -> tuple[bytes, bytes]:
+    """What git answers to what it is told, and what it complains of. Raises TreeError."""
+    from subprocess import PIPE, Popen
     from tempfile import TemporaryFile
 
-    with TemporaryFile() as complaints:
+    with TemporaryFile() as complaints, TemporaryFile() as told:
+        told.write(said)
+        told.seek(0)
         try:
             git = Popen(
                 (*_GIT, *words),
                 cwd=folder,
                 env=_environment(),
-                stdin=DEVNULL,
+                stdin=told,
                 stdout=PIPE,
                 stderr=complaints,
                 start_new_session=True,
@@ -124,7 +171,7 @@ def _ask(folder: str, words: Iterable[str], timeout_s: float) -> tuple[bytes, by
         complaint = complaints.read(_COMPLAINT_BYTES)
     if expired.is_set():
         raise TreeError(f"git did not list {folder} within {timeout_s:g} s", code="tree_timeout")
-    if status != 0:
+    if status != 0 and (status != 1 or complaint):  # 1: nothing of what was asked for
         raise TreeError(f"git cannot list {folder}: {_first_line(complaint)}", code="git_failed")
     return answer, complaint
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from airlox import __version__, safefs
+from airlox import safefs
 from airlox.errors import StorageError, TreeError
 from airlox.tree import git, rules
-from airlox.tree.scan import LeftOut
+from airlox.tree.scan import Choice, LeftOut
 from airlox.tree.stamps import NEVER, Stamp, stamp_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Facts(msgspec.Struct, frozen=True):
     files: int
     size: int
     left_out: tuple[LeftOut, ...]
+    pointers: tuple[bytes, ...] = ()
 
 
 class Glance(NamedTuple):
@@ -68,16 +69,17 @@ class Glance(NamedTuple):
 
 def facts_of(scan: Scan, index: TreeIndex) -> Facts:
     """What there is to know of a tree that was looked at."""
-    return Facts(index.digest, len(index.entries), index.total_bytes, scan.left_out)
+    count, size = len(index.entries), index.total_bytes
+    return Facts(index.digest, count, size, scan.left_out, scan.pointers)
 
 
-def look(top: str, *, options: Sequence[Sequence[str]]) -> Glance | None:
-    """A glance at the work tree `top`; None where a glance says nothing.
+def look(top: str, choice: Choice, *, rules_version: str) -> Glance | None:
+    """A glance at the work tree `top`; None where a glance says nothing. Raises TreeError.
 
-    `options` are the choices that decide what the tree is. Raises TreeError.
+    Under another version of the rules every tree is another one.
     """
-    if not git.is_repository(top):
-        return None
+    if choice.include or not git.is_repository(top):
+        return None  # git would not tell of a change in what it ignores
     seen_ns = time.time_ns()
     path = git.index_of(top)
     index = _stamp(path)
@@ -89,7 +91,7 @@ def look(top: str, *, options: Sequence[Sequence[str]]) -> Glance | None:
     stamps = [_stamp(os.path.join(os.fsencode(top), name)) for name in listed]
     if _stamp(path) != index:
         return None  # git is at work here
-    parts = [__version__, os.path.realpath(top), repr([sorted(words) for words in options])]
+    parts = [rules_version, os.path.realpath(top), repr(choice)]
     name = _digest((*map(os.fsencode, parts), _encode(index)), _pairs(listed, stamps))
     settled = _are_settled((*stamps, index), seen_ns)
     return Glance(name, index, frozenset(listed), seen_ns, settled)

@@ -20,6 +20,7 @@ from airlox.tree.beneath import FILE_FLAGS, Folders, open_regular, pieces
 from airlox.tree.chunks import Chunk, Recipe
 from airlox.tree.index import INDEX_BYTES, Entry, Kind, TreeIndex
 from airlox.tree.paths import shown, split
+from airlox.tree.pointer import POINTER_BYTES, is_pointer, make_pointer
 from airlox.tree.scan import Found, Scan, opened_tree
 from airlox.tree.stamps import Stamp, encode_stamped, parse_stamped, stamp_of
 
@@ -57,7 +58,7 @@ class ScanCache:
     def lookup(self, file: Found) -> Entry | None:
         """The entry of `file`, if it still looks as remembered."""
         entry, stamp = self._known.get(file.path, (None, None))
-        if entry is None or stamp != file.stamp or entry.size != file.size:
+        if entry is None or stamp != file.stamp:
             return None
         return entry if entry.kind is file.kind else None
 
@@ -110,7 +111,7 @@ def _read_entry(folders: Folders, file: Found) -> tuple[Entry, Stamp] | None:
             target = os.readlink(name, dir_fd=folder_fd)
             return Entry(file.path, Kind.LINK, len(target), sha256(target).digest()), file.stamp
         for _ in range(_TRIES):
-            read = _hash_once(folder_fd, name, file.path)
+            read = _hash_once(folder_fd, name, file)
             if read is not None:
                 return read
     except (FileNotFoundError, NotADirectoryError):
@@ -125,13 +126,14 @@ def _read_entry(folders: Folders, file: Found) -> tuple[Entry, Stamp] | None:
     raise changed(file.path)
 
 
-def _hash_once(folder_fd: int, name: bytes, path: bytes) -> tuple[Entry, Stamp] | None:
+def _hash_once(folder_fd: int, name: bytes, file: Found) -> tuple[Entry, Stamp] | None:
     """Entry and stamp of a file, or None when it changed while it was read."""
     fd, before = open_regular(folder_fd, name)
     try:
         digest = sha256()
-        size = 0
+        size, head = 0, b""
         for piece in pieces(fd):
+            head = head or piece[:POINTER_BYTES]
             digest.update(piece)
             size += len(piece)
             if size > before.st_size:
@@ -142,7 +144,39 @@ def _hash_once(folder_fd: int, name: bytes, path: bytes) -> tuple[Entry, Stamp] 
     if size != before.st_size or stamp_of(after) != stamp_of(before):
         return None
     kind = Kind.EXECUTABLE if after.st_mode & stat.S_IXUSR else Kind.FILE
-    return Entry(path, kind, size, digest.digest()), stamp_of(after)
+    entry = Entry(file.path, kind, size, digest.digest())
+    if file.as_pointer and not is_pointer(head):
+        entry = _pointed(entry)
+    return entry, stamp_of(after)
+
+
+def _pointed(entry: Entry) -> Entry:
+    """The entry of a pointer in place of a content."""
+    data = make_pointer(entry.digest.hex(), entry.size)
+    return entry._replace(size=len(data), digest=sha256(data).digest())
+
+
+def read_pointer(folders: Folders, entry: Entry) -> bytes:
+    """The pointer that goes in place of a file, or the file where it is one itself. Raises
+    TreeError with the code `tree_changed` when it is no longer that."""
+    folder, name = split(entry.path)
+    try:
+        fd, found = open_regular(folders.fd(folder), name)
+        try:
+            digest = sha256()
+            data = b""
+            for piece in pieces(fd):
+                digest.update(piece)
+                data = data or piece[:POINTER_BYTES]
+        finally:
+            os.close(fd)
+    except OSError:
+        raise changed(entry.path) from None
+    if not is_pointer(data):
+        data = make_pointer(digest.hexdigest(), found.st_size)
+    if sha256(data).digest() != entry.digest:
+        raise changed(entry.path)
+    return data
 
 
 def read_checked(folders: Folders, entry: Entry) -> Iterator[bytes]:

@@ -108,29 +108,38 @@ def holds_login(name: bytes, head: bytes) -> bool:
 
 
 class Excludes:
-    """What the person keeps out: `--tree-exclude` patterns and the lines of `.airloxignore`."""
+    """What the person keeps out: `--tree-exclude` patterns and the lines of `.airloxignore`.
 
-    def __init__(self, patterns: Sequence[str], ignore_lines: Iterable[str] = ()) -> None:
+    What matches `--tree-include` goes in spite of `.airloxignore`.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        ignore_lines: Iterable[str] = (),
+        include: Sequence[str] = (),
+    ) -> None:
         """Raises TreeError for a pattern that is not one."""
-        self._sources = [
-            (name, spec)
-            for name, spec in (
-                ("--tree-exclude", _spec(patterns, "--tree-exclude")),
-                (IGNORE_FILE, _spec(ignore_lines, IGNORE_FILE)),
-            )
-            if spec is not None
-        ]
+        self._excluded = _spec(patterns, "--tree-exclude")
+        self._ignored = _spec(ignore_lines, IGNORE_FILE)
+        self._included = _spec(include, "--tree-include")
 
     def __bool__(self) -> bool:
-        return bool(self._sources)
+        return self._excluded is not None or self._ignored is not None
 
     def reason(self, path: str) -> str | None:
         """Which rule keeps `path` out, or None. A folder's path ends with `/`."""
-        for name, spec in self._sources:
-            found = spec.check_file(path)
-            if found.include:
-                return f"excluded by {name}"
-        return None
+        if _matches(self._excluded, path):
+            return "excluded by --tree-exclude"
+        if not _matches(self._ignored, path) or _matches(self._included, path):
+            return None
+        if self._included is not None and path.endswith("/"):
+            return None  # something in it may be included
+        return f"excluded by {IGNORE_FILE}"
+
+
+def _matches(spec: GitIgnoreSpec | None, path: str) -> bool:
+    return spec is not None and bool(spec.check_file(path).include)
 
 
 def _spec(lines: Iterable[str], source: str) -> GitIgnoreSpec | None:

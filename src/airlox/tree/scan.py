@@ -1,9 +1,11 @@
 """Which files of a folder make up its tree: exactly what git would commit or add right now.
 
 Tracked files as they stand in the work tree (deleted ones absent), and untracked ones that are not
-ignored. Outside git: every file. Links are kept as links, the executable bit is kept, nothing else
-of the mode. Named in `left_out`, with the reason: submodules and nested repositories, FIFOs,
-sockets and devices, what the person excludes, folders that cannot be read.
+ignored, or are included all the same. Outside git: every file. Links are kept as links, the
+executable bit is kept, nothing else of the mode. Files of Git LFS go as the pointers that git
+would commit, unless their content is asked for. Named in `left_out`, with the reason: submodules
+and nested repositories, FIFOs, sockets and devices, what the person excludes, folders that cannot
+be read.
 
 A credential-named file stops the scan (`rules.py`). No content is read here but of the few files
 whose name is doubtful; `read.py` does that.
@@ -37,6 +39,7 @@ _SPECIAL: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_ATTRIBUTES: Final = b".gitattributes"
 _NESTED: Final = "a nested git repository"
 _EMPTY: Final = "a submodule that is not checked out, or an empty folder"
 
@@ -49,12 +52,16 @@ class Place(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A file or link of the tree, as it stood when it was seen. `size` in bytes."""
+    """A file or link of the tree, as it stood when it was seen. `size` in bytes.
+
+    `as_pointer`: what goes is a pointer to its content in Git LFS.
+    """
 
     path: bytes
     kind: Kind
     size: int
     stamp: Stamp
+    as_pointer: bool = False
 
 
 class LeftOut(NamedTuple):
@@ -71,6 +78,29 @@ class Scan(NamedTuple):
     files: tuple[Found, ...]
     left_out: tuple[LeftOut, ...]
 
+    @property
+    def pointers(self) -> tuple[bytes, ...]:
+        """Files that go as pointers to their content."""
+        return tuple(file.path for file in self.files if file.as_pointer)
+
+
+class Choice(NamedTuple):
+    """What the person chose of a tree.
+
+    `allow` lists credential-named files that may go, by name or by path in the tree; `exclude`
+    patterns as in `.gitignore`; `include` patterns of ignored files that go all the same (`*` does
+    not match `/`, `**` does; a folder stands for all in it); `lfs` sends the content of Git LFS.
+    """
+
+    allow: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    lfs: bool = False
+
+
+EVERYTHING: Final = Choice()
+"""Nothing but the rules decides."""
+
 
 def root_of(path: AnyPath) -> Place:
     """The top of the git work tree that holds the folder `path`; outside git, `path` itself."""
@@ -85,26 +115,28 @@ def root_of(path: AnyPath) -> Place:
     return Place(top, "" if sub == "." else sub)
 
 
-def scan(root: AnyPath, *, allow: Sequence[str] = (), exclude: Sequence[str] = ()) -> Scan:
+def scan(root: AnyPath, choice: Choice = EVERYTHING) -> Scan:
     """The tree of the folder `root`.
 
-    `allow` lists credential-named files that may go, by name or by path in the tree; `exclude`
-    lists patterns as in `.gitignore`. Raises TreeError; its code is `tree_credentials` when
-    credential-named files are neither allowed nor excluded.
+    Raises TreeError; its code is `tree_credentials` when credential-named files are neither
+    allowed nor excluded, `tree_include` when an included pattern matches nothing.
     """
     top = os.path.realpath(root)
-    excludes = _load_excludes(top, exclude)
+    excludes = _load_excludes(top, choice)
+    in_git = git.is_repository(root_of(top).root)
     with opened_tree(top) as root_fd:
-        if git.is_repository(root_of(top).root):
+        if in_git:
             listing = git.list_files(top)
             left_out = [LeftOut(path, "unreadable") for path in listing.unreadable]
-            paths: Iterable[bytes] = listing.paths
+            paths = sorted({*listing.paths, *_included(top, choice.include)})
         else:
             _refuse_home(top)
             left_out = []
             paths = sorted(_walk(root_fd, excludes, left_out))
         files = _Collector(root_fd, excludes, left_out).collect(paths)
-        _refuse_credentials(root_fd, files, allow)
+        _refuse_credentials(root_fd, files, choice.allow)
+    if in_git and not choice.lfs:
+        files = _with_pointers(top, files)
     return Scan(top, tuple(files), tuple(sorted(left_out)))
 
 
@@ -116,6 +148,31 @@ def opened_tree(root: str) -> Iterator[int]:
             yield root_fd
     except OSError as e:
         raise TreeError(f"cannot read {root}: {e.strerror}", code="tree_unreadable") from None
+
+
+def _included(top: str, patterns: Sequence[str]) -> tuple[bytes, ...]:
+    """Ignored files that go all the same. A pattern stands also for all that is in a folder."""
+    found: set[bytes] = set()
+    for pattern in patterns:
+        plain = pattern.strip("/")
+        matching = git.list_ignored(top, [plain, f"{plain}/**"])
+        if not matching:
+            raise TreeError(
+                f"--tree-include {pattern[:80]!r} matches no ignored file",
+                code="tree_include",
+                hint="`*` stands for a part of a name, `**` for folders; other files go anyway",
+            )
+        found.update(matching)
+    return tuple(found)
+
+
+def _with_pointers(top: str, files: list[Found]) -> list[Found]:
+    """Files of Git LFS marked; where no attributes are, nobody is asked."""
+    told = any(split(file.path)[1] == _ATTRIBUTES for file in files)
+    if not told and not os.path.exists(git.attributes_of(top)):
+        return files
+    kept = git.in_lfs(top, (file.path for file in files if file.kind is not Kind.LINK))
+    return [file._replace(as_pointer=file.path in kept) for file in files]
 
 
 class _Collector:
@@ -248,7 +305,7 @@ def _refuse_home(top: str) -> None:
         )
 
 
-def _load_excludes(top: str, patterns: Sequence[str]) -> rules.Excludes:
+def _load_excludes(top: str, choice: Choice) -> rules.Excludes:
     path = os.path.join(top, rules.IGNORE_FILE)
     try:
         lines = safefs.read_bounded(path, rules.IGNORE_BYTES).decode("utf-8", "surrogateescape")
@@ -256,7 +313,7 @@ def _load_excludes(top: str, patterns: Sequence[str]) -> rules.Excludes:
         if e.code != "not_found":
             raise TreeError(e.message, code="tree_pattern") from None
         lines = ""
-    return rules.Excludes(patterns, lines.splitlines())
+    return rules.Excludes(choice.exclude, lines.splitlines(), choice.include)
 
 
 def _refuse_credentials(root_fd: int, files: Sequence[Found], allow: Sequence[str]) -> None:

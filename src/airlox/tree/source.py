@@ -14,7 +14,7 @@ from airlox.tree.beneath import Folders
 from airlox.tree.chunks import Cutter, Recipe, encode_recipe, is_large
 from airlox.tree.index import Entry, TreeIndex
 from airlox.tree.packs import Record, What, content_record
-from airlox.tree.read import read_checked, read_chunks
+from airlox.tree.read import read_checked, read_chunks, read_pointer
 from airlox.tree.scan import Scan, opened_tree
 
 
@@ -38,6 +38,7 @@ class TreeSource:
         self._cutter = cutter
         self._recipes: dict[bytes, Recipe] = {}
         self._entries: dict[bytes, Entry] = {}
+        self._pointers = frozenset(scan.pointers)
 
     @property
     def recipes(self) -> dict[bytes, Recipe]:
@@ -72,8 +73,7 @@ class TreeSource:
                 if part is not None and is_large(entry.size):
                     yield from self._large(folders, entry, part)
                 elif part is not None:
-                    data = b"".join(read_checked(folders, entry))
-                    yield content_record(entry.digest, data)
+                    yield content_record(entry.digest, self._small(folders, entry))
 
     def index_records(self, part: Part = ALL) -> Iterator[Record]:
         """The index itself, as one more content."""
@@ -94,6 +94,11 @@ class TreeSource:
     @property
     def _itself(self) -> tuple[bytes, int]:
         return self.index.digest, len(self.index.encode())
+
+    def _small(self, folders: Folders, entry: Entry) -> bytes:
+        if entry.path in self._pointers:
+            return read_pointer(folders, entry)
+        return b"".join(read_checked(folders, entry))
 
     def _large(self, folders: Folders, entry: Entry, part: Part) -> Iterator[Record]:
         recipe = self.recipe(entry.digest)
