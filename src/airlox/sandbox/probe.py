@@ -57,6 +57,10 @@ _CAUSES = {
         "this system's bubblewrap lacks an option",
         f"update it to 0.8 or newer, {_DOCKER}",
     ),
+    "setuid_bwrap": (
+        "this system's bubblewrap is set-uid root, and then it limits the size of no folder",
+        f"leave `--sandbox-builder` out, {_DOCKER}",
+    ),
     "toolchain_unreadable": (
         "the job's user cannot reach what bubblewrap must show it",
         "keep it where every user may look, or start the runner as an ordinary user",

@@ -51,6 +51,7 @@ BOX = probe.Host(apparmor_restricts=False, userns_allowed=True, in_container=Tru
         ),
         ("bwrap: Failed to make / slave: Permission denied", BOX, "userns_container"),
         ("bwrap: Unknown option --size", OPEN, "too_old_bwrap"),
+        ("bwrap: The --size option is not permitted in setuid mode", OPEN, "setuid_bwrap"),
         (
             "bwrap: Can't find source path /root/x: Permission denied",
             OPEN,

@@ -169,6 +169,7 @@ _COMPLAINTS = (
     _Complaint(re.compile(r"mount|bind|root|slave|Can't (mkdir|create|stat|make)"), "mounts"),
 )
 _UNKNOWN = re.compile(r"Unknown option (\S+)")
+_SETUID = re.compile(r"in setuid mode")
 _UNREACHABLE = re.compile(
     r"(?:Can't find source path|execvp|Can't (?:get type of source|access)) (.*)"
 )
@@ -180,6 +181,8 @@ def explain(words: str, host: causes.Host) -> SandboxError:
     words = words.removeprefix("bwrap: ")
     if found := _UNKNOWN.search(words):
         return causes.refusal("too_old_bwrap", found[1])
+    if _SETUID.search(words):
+        return causes.refusal("setuid_bwrap")
     if found := _UNREACHABLE.search(words):
         return causes.refusal("toolchain_unreadable", found[1])
     if _NO_INTERPRETER.search(words):
