@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
@@ -32,7 +33,6 @@ from airlox.sandbox.watch import Watch, breach_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from airlox.sandbox.base import Layout, OutputSink, SandboxOptions
     from airlox.sandbox.linux.builders import Builder
@@ -56,7 +56,9 @@ class LocalSandbox:
 
     def __init__(self, options: SandboxOptions, *, without: frozenset[str] = frozenset()) -> None:
         self._options = options
-        self._walls = Walls(options, layout.choose(options.toolchain_roots), without=without)
+        # Our interpreter may be shown as well.
+        where = layout.choose((*options.toolchain_roots, Path(sys.base_prefix)))
+        self._walls = Walls(options, where, without=without)
         self._builder: Builder | None = None
         self._driver: CgroupDriver | None = None
         self._looked_for_groups = "cgroup" in without
