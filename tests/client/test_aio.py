@@ -15,7 +15,7 @@ from airlox.client.session import Session
 from airlox.errors import WaitTimeout
 
 INNER = {
-    *("settle", "upload", "final", "follower", "is_answered_by"),
+    *("settle", "upload", "final", "follower", "is_answered_by", "note"),
     *("wait_with", "output_with", "held_with"),
 }
 """What a job offers to its follower and to the command line, not to callers."""

@@ -44,7 +44,11 @@ class Desk:
             on_warning=self.warnings.append,
         )
         job: Any = SimpleNamespace(
-            id=self.ref.id, ref=self.ref, runner=self.runner.public, upload=None
+            id=self.ref.id,
+            ref=self.ref,
+            runner=self.runner.public,
+            upload=None,
+            note=lambda status: status,
         )
         self._of = (core, job)
         self.start(0)

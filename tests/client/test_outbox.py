@@ -66,7 +66,7 @@ class Relay:
             raise answer
         return answer
 
-    def post_job(self, frame: bytes, target: str) -> Assigned:
+    def post_job(self, frame: bytes, target: str, wait_s: int = 0) -> Assigned:
         assert target == TARGET
         return Assigned(PublicKey("key"), self.post_item(frame))
 
@@ -240,13 +240,21 @@ class TestJobs:
 
     def test_the_runner_it_went_to(self, tmp_path: Path) -> None:
         desk = Desk(tmp_path, 7)
-        assert desk.outbox.post_job(self.job(desk), TARGET) == "key"
+        assert desk.outbox.post_job(self.job(desk), TARGET).runner == "key"
 
     def test_a_lost_answer_is_asked_for(self, tmp_path: Path) -> None:
         desk = Desk(tmp_path, LOST, DUPLICATE)
         sealed = self.job(desk)
         desk.stored = sealed.envelope
-        assert desk.outbox.post_job(sealed, TARGET) == "key"
+        assert desk.outbox.post_job(sealed, TARGET).runner == "key"
+
+    def test_a_lost_answer_that_the_job_waits(self, tmp_path: Path) -> None:
+        desk = Desk(tmp_path, LOST, DUPLICATE)
+        desk.relay.status = JobStatus(state="queued", reason="busy", place=3)
+        sealed = self.job(desk)
+        desk.stored = sealed.envelope
+        given = desk.outbox.post_job(sealed, TARGET, wait_s=60)
+        assert (given.runner, given.status) == (None, desk.relay.status)
 
     def test_a_lost_refusal_too(self, tmp_path: Path) -> None:
         desk = Desk(tmp_path, LOST, DUPLICATE)

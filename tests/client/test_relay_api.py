@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 
 from airlox.client import relay_api
-from airlox.client.answers import FOREIGN, Assigned, parse_event
+from airlox.client.answers import FOREIGN, Assigned, JobStatus, parse_event
 from airlox.client.deadline import Deadline
 from airlox.client.relay_api import RelayApi
 from airlox.client.transport import Transport
@@ -362,6 +362,26 @@ def test_runners_and_jobs() -> None:
         api.close()
     assert recorder.requests[1].headers["airlox-target"] == '{"type":"any"}'
     assert json.loads(recorder.requests[5].body) == {"job": "j", "slots": 2}
+
+
+def test_a_job_that_waits() -> None:
+    queued = {"state": "queued", "runner": None, "reason": "busy", "place": 2, "seq": 9}
+    recorder = Recorder((201, queued), (201, queued), (201, {**queued, "place": -1}))
+    with Scripted(recorder) as server:
+        api = api_of(server)
+        waiting = JobStatus("queued", reason="busy", place=2)
+        assert api.post_job(b"", "{}", 60) == Assigned(None, 9, waiting)
+        with pytest.raises(ProtocolError):
+            api.post_job(b"", "{}")  # none was asked for
+        unplaced = api.post_job(b"", "{}", 60).status
+        api.close()
+    assert unplaced is not None
+    assert unplaced.place is None
+    assert [request.headers.get("airlox-queue") for request in recorder.requests] == [
+        "60",
+        None,
+        "60",
+    ]
 
 
 def test_what_the_relay_says_of_a_job_is_cut_and_cleaned() -> None:

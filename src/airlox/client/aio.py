@@ -91,6 +91,10 @@ class AsyncJob:
     def runner(self) -> str | None:
         return self._job.runner
 
+    @property
+    def waiting(self) -> JobStatus | None:
+        return self._job.waiting
+
     async def state(self) -> JobStatus:
         return await self._workers.run(self._job.state)
 
@@ -108,8 +112,14 @@ class AsyncJob:
             follower.close()
             raise
 
-    def output(self, timeout: float | None = None, *, from_byte: int = 0) -> AsyncIterator[Output]:
-        follower = self._job.follower(timeout, from_byte=from_byte)
+    def output(
+        self,
+        timeout: float | None = None,
+        *,
+        from_byte: int = 0,
+        on_status: Callable[[JobStatus], None] | None = None,
+    ) -> AsyncIterator[Output]:
+        follower = self._job.follower(timeout, from_byte=from_byte, on_status=on_status)
         return self._workers.iterate(self._job.output_with(follower), follower.close)
 
     def held_output(

@@ -16,6 +16,7 @@ from airlox.protocol.canonical import U53
 from airlox.protocol.encoding import PublicKey
 from airlox.protocol.keys import parse_public_key
 from airlox.protocol.view import Event
+from airlox.protocol.wire import JobState
 
 STATE_CHARS: Final = 40
 VALUES: Final = 4_000_000
@@ -25,6 +26,8 @@ JUNK: Final = 10_000
 """Most entries without a number in an answer of events."""
 FOREIGN: Final = "foreign_answer"
 """Code of a refusal that is not in a relay's words: something on the way to it spoke."""
+PLACES: Final = 1_000_000
+"""No queue is longer."""
 RETRY_DIGITS: Final = 6
 """Of a Retry-After that is looked at: up to a week or so."""
 
@@ -44,20 +47,28 @@ class RunnerEntry(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """The relay's word on one job: `assigned`, `running`, `finished`, or `failed` with a reason."""
+    """The relay's word on one job: `queued` with place and reason, `assigned`, `running`,
+    `finished`, or `failed` with a reason."""
 
     state: str
     job: str | None = None
     runner: str | None = None
     reason: str | None = None
+    place: int | None = None
 
-    def of(self, job: str) -> JobStatus:
+    @property
+    def waits(self) -> bool:
+        """Whether the job waits for a slot."""
+        return self.state == JobState.QUEUED
+
+    def of(self, job: str | None) -> JobStatus:
         """What of it can be shown and used: bounded words, and a runner only by its key."""
         return JobStatus(
             state=one_line(self.state, STATE_CHARS),
             job=job,
             runner=None if self.runner is None else known_key(self.runner),
             reason=None if self.reason is None else one_line(self.reason),
+            place=self.place if self.place is not None and 0 < self.place <= PLACES else None,
         )
 
 
@@ -96,15 +107,26 @@ class RunnersAnswer(msgspec.Struct):
 
 
 class Assigned(msgspec.Struct, frozen=True):
-    """What the relay answers to a job it took: who has it, and the number of the job's event."""
+    """What the relay answers to a job it took: who has it, or how it stands without a runner, and
+    the number of the job's event."""
 
-    runner: PublicKey
+    runner: PublicKey | None
     seq: int | None = None
+    status: JobStatus | None = None
 
 
 class AssignedAnswer(msgspec.Struct):
-    runner: str
+    runner: str | None
     seq: U53 | None = None
+    state: str | None = None
+    reason: str | None = None
+    place: int | None = None
+
+    @property
+    def status(self) -> JobStatus | None:
+        if self.state is None:
+            return None
+        return JobStatus(self.state, reason=self.reason, place=self.place)
 
 
 class PostedAnswer(msgspec.Struct):
@@ -134,6 +156,7 @@ _HINTS: Final = {
     "revoked": "the owner revoked this role; ask for a new session or role",
     "forbidden": "this role may not do that",
     "never_expires_not_allowed": "give the session a lifetime",
+    "queue_full": "wait until some of the jobs that wait have gone, or cancel some",
     "not_assigned": "the job was given to another runner or has ended",
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -76,11 +76,19 @@ class _Lack(msgspec.Struct):
 class Follower:
     """One wait for one job, and its output from a byte on. `close` ends it from any thread."""
 
-    def __init__(self, core: Core, job: Job, deadline: Deadline, from_byte: int = 0) -> None:
+    def __init__(
+        self,
+        core: Core,
+        job: Job,
+        deadline: Deadline,
+        from_byte: int = 0,
+        on_status: Callable[[JobStatus], None] | None = None,
+    ) -> None:
         self._core = core
         self._job = job
         self._deadline = deadline
         self._from_byte = from_byte
+        self._on_status = on_status
         self._api = core.api.scope(deadline)
         self._feed: Feed | None = None
         self._reader: LiveReader | None = None
@@ -205,7 +213,14 @@ class Follower:
             status = canonical.decode_loose(event.data, JobStatus, "job event")
         except ProtocolError:
             return False
-        return status.state == JobState.FAILED
+        return self._note(status.of(self._job.id)).state == JobState.FAILED
+
+    def _note(self, status: JobStatus) -> JobStatus:
+        """Remember and tell what the relay says of the job."""
+        self._job.note(status)
+        if self._on_status is not None:
+            self._on_status(status)
+        return status
 
     def _segments(self, news: list[SseEvent]) -> Iterator[Output]:
         for event in news:
@@ -331,7 +346,7 @@ class Follower:
     def _ask(self) -> JobStatus | None:
         """The relay's word on the job; None when it has none now."""
         try:
-            return self._api.job(self._job.id)
+            return self._note(self._api.job(self._job.id))
         except (ConnectionLost, RelayError, ProtocolError):
             return None
 

@@ -8,14 +8,17 @@ the relay; without one, the relay's `failed` with a reason always ends a wait.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET
 
 from airlox.client.answers import JobStatus
 from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
+from airlox.client.membership import now_ms
 from airlox.client.result import OutFile, Result, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
 from airlox.client.transport import one_line
@@ -58,13 +61,15 @@ class Job:
         meta: JobMeta,
         *,
         runner: PublicKey | None = None,
+        status: JobStatus | None = None,
         upload: TreeUpload | None = None,
     ) -> None:
         """For `Session`, which makes handles with `run_*` and `job`."""
         self.ref = ref
         self.meta = meta
         self._core = core
-        self._runner = runner
+        self._runner: str | None = runner
+        self._status = status
         self._upload = upload
         self._final: Result | None = None
         self._input_digest: str | None = None
@@ -87,8 +92,18 @@ class Job:
         return self._runner or self._relay_word().runner
 
     def state(self) -> JobStatus:
-        """The relay's word: `assigned`, `running`, `finished`, or `failed` with a reason."""
-        return self._core.api.job(self.id)
+        """The relay's word: `queued`, `assigned`, `running`, `finished`, or `failed` with a reason.
+
+        A job that is `queued` has a `place`, from 1, and as `reason` `busy` (no slot is free) or
+        `no_runner` (none that fits is online and approved).
+        """
+        return self.note(self._core.api.job(self.id))
+
+    @property
+    def waiting(self) -> JobStatus | None:
+        """Place and reason of a job that waits for a slot, as they were told last; else None."""
+        status = self._status
+        return status if status is not None and status.waits and self._final is None else None
 
     def cancel(self) -> None:
         """Ask the runner to stop the job (the owner or the job's sender); signed, then posted."""
@@ -111,20 +126,28 @@ class Job:
     def wait(self, timeout: float | None = None) -> Result:
         """Block until the job has ended.
 
-        `timeout` in seconds; without one, the job's own time limit and ten minutes. Answers the
+        `timeout` in seconds; without one, what it may wait for a slot, its own time limit and ten
+        minutes. Answers the
         runner's questions for tree content meanwhile. Raises WaitTimeout, SessionClosed,
         ConnectionLost.
         """
         return self.wait_with(self.follower(timeout))
 
-    def output(self, timeout: float | None = None, *, from_byte: int = 0) -> Iterator[Output]:
+    def output(
+        self,
+        timeout: float | None = None,
+        *,
+        from_byte: int = 0,
+        on_status: Callable[[JobStatus], None] | None = None,
+    ) -> Iterator[Output]:
         """What the job prints, as it happens, until it ends; then `result` has the authority.
 
         Begins at `from_byte`, or where what the relay still holds begins, if that is later. In
         floor sessions, and on relays without live output, nothing is yielded before the end.
-        Raises as `wait`.
+        `on_status` hears each word of the relay on the job meanwhile: while it waits for a slot,
+        its place and the reason. Raises as `wait`.
         """
-        return self.output_with(self.follower(timeout, from_byte=from_byte))
+        return self.output_with(self.follower(timeout, from_byte=from_byte, on_status=on_status))
 
     def held_output(self, timeout: float | None = None, *, from_byte: int = 0) -> Iterator[Output]:
         """What the relay holds now of what the job printed, from `from_byte` on; waits for no more.
@@ -144,11 +167,22 @@ class Job:
 
     # -- waits that are ended one by one -----------------------------------------------------
 
-    def follower(self, timeout: float | None = None, *, from_byte: int = 0) -> Follower:
+    def follower(
+        self,
+        timeout: float | None = None,
+        *,
+        from_byte: int = 0,
+        on_status: Callable[[JobStatus], None] | None = None,
+    ) -> Follower:
         """A wait to be, for one of the `…_with`; its `close` ends it, before or during."""
         if timeout is None:
-            timeout = self.meta.timeout_s + WAIT_BEYOND_LIMIT_S
-        return Follower(self._core, self, Deadline.after(timeout), from_byte)
+            timeout = self._until_start_s() + self.meta.timeout_s + WAIT_BEYOND_LIMIT_S
+        return Follower(self._core, self, Deadline.after(timeout), from_byte, on_status)
+
+    def _until_start_s(self) -> float:
+        """How much longer the job may wait for a slot."""
+        queue = self.meta.queue
+        return 0.0 if queue is UNSET else max(0.0, (queue.start_by_ms - now_ms()) / 1000)
 
     def wait_with(self, follower: Follower) -> Result:
         """`wait`, ended by the follower's `close`."""
@@ -194,6 +228,12 @@ class Job:
     @property
     def upload(self) -> TreeUpload | None:
         return self._upload
+
+    def note(self, status: JobStatus) -> JobStatus:
+        """Remember the relay's newest word."""
+        self._status = status
+        self._runner = self._runner or status.runner
+        return status
 
     @property
     def final(self) -> Result | None:

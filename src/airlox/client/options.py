@@ -37,5 +37,8 @@ class JobOptions(TypedDict, total=False):
     """A file of the job whose last line is shown while it runs."""
     require_layers: Iterable[str]
     """Sandbox layers without which the runner must refuse the job."""
+    queue: bool | float | None
+    """Wait for a free slot where there is none: True for a day at most, or a number of seconds
+    (sessions with the feature `queue`)."""
     stay: bool
     """False stores on the relay first whatever the runner may lack, so this program may end."""

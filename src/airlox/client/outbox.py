@@ -134,9 +134,15 @@ class Outbox:
         return sealed.ref
 
     def post_job(
-        self, sealed: SealedItem, target: str, timeout_s: float = POST_TIMEOUT_S
-    ) -> PublicKey:
-        """Post a job until acknowledged; returns the key of the runner that was given it.
+        self,
+        sealed: SealedItem,
+        target: str,
+        *,
+        wait_s: int = 0,
+        timeout_s: float = POST_TIMEOUT_S,
+    ) -> Assigned:
+        """Post a job until acknowledged; returns the runner that was given it, or, with `wait_s`,
+        that it waits for one.
 
         Raises like `post`; a job that no runner takes is a RelayError with the relay's code.
         """
@@ -144,12 +150,12 @@ class Outbox:
         frame = sealed.frame()
         given = self._until_acknowledged(
             sealed,
-            lambda api: api.post_job(frame, target),
+            lambda api: api.post_job(frame, target, wait_s),
             lambda api: _assigned(api, sealed.ref.id),
             timeout_s,
         )
         self._note(parse_envelope(sealed.envelope), sealed.ref, given.seq)
-        return given.runner
+        return given
 
     def post_frame(self, frame: bytes) -> None:
         """One try to post a sealed item, for callers that repeat it themselves."""
@@ -219,6 +225,8 @@ class Outbox:
 def _assigned(api: RelayApi, job: str) -> Assigned:
     """Whom a job went to whose answer was lost."""
     status = api.job(job)
+    if status.waits:
+        return Assigned(None, status=status)
     if status.runner is None:
         reason = status.reason or "no_runner_available"
         raise RelayError(409, reason, "the job was not given to a runner")

@@ -357,12 +357,19 @@ class RelayApi:
             body["slots"] = free_slots
         self._repeat("POST", wire.heartbeat(self.session_id), msgspec.json.encode(body))
 
-    def post_job(self, frame: bytes, target: str) -> Assigned:
-        """One try; returns the runner the relay chose. See `outbox.py`."""
+    def post_job(self, frame: bytes, target: str, wait_s: int = 0) -> Assigned:
+        """One try; returns the runner the relay chose. See `outbox.py`.
+
+        With `wait_s` a job that finds no free slot may wait for one so long.
+        """
         headers = {wire.Headers.TARGET: target}
+        if wait_s:
+            headers[wire.Headers.QUEUE] = str(wait_s)
         answer = self._call("POST", wire.jobs(self.session_id), frame, headers=headers)
         said = decode(answer, AssignedAnswer, "answer to the job", self.relay)
-        runner = known_key(said.runner) or not_a_relay("answer to the job", self.relay)
+        if wait_s and said.runner is None and said.status is not None:
+            return Assigned(None, said.seq, said.status.of(None))
+        runner = known_key(said.runner or "") or not_a_relay("answer to the job", self.relay)
         return Assigned(runner, said.seq)
 
     def job(self, job: str) -> JobStatus:

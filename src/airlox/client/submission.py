@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from airlox.client import shown
 from airlox.client.core import Core
 from airlox.client.jobs import Job, JobNotTaken
+from airlox.client.membership import now_ms
 from airlox.client.references import Refs, item_refs, words
 from airlox.client.shown import Runner
 from airlox.client.timeline import STANDING_KINDS
 from airlox.errors import JobRefused, RelayError, UsageError
-from airlox.protocol import canonical
+from airlox.protocol import canonical, limits
 from airlox.protocol.chain import Place
 from airlox.protocol.encoding import PublicKey
 from airlox.protocol.item import ItemRef, Kind
@@ -30,6 +31,7 @@ from airlox.protocol.job import (
     LabelledRunner,
     OneRunner,
     PythonJob,
+    QueueTerms,
     ShellJob,
     Target,
     TreeRef,
@@ -48,13 +50,18 @@ NOT_TAKEN: Final = {
     "no_runner_available": (
         "no runner is free, online, approved and fit for this job",
         "see which runners are online and approved: airlox runner list",
+        "; --queue waits for one",
     ),
     "runner_busy": (
         "the runner is busy with other jobs",
         "all slots are taken; try again when a job has ended",
+        ", or wait for a slot with --queue",
     ),
 }
-"""The relay's codes for a job that no runner took, in words and with the next step."""
+"""The relay's codes for a job that no runner took, in words, with the next step, and with one more
+where the session has a queue."""
+QUEUE_S: Final = 86_400
+"""How long a job waits for a slot when nothing else is said."""
 
 
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +77,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cwd: str | None = None
     fresh: bool = False
     progress_file: str | None = None
+    queue: bool | float | None = None
     require_layers: Iterable[str] = ()
     stay: bool = True
 
@@ -146,6 +154,7 @@ class Submission:
             "cwd": order.cwd or UNSET,
             "fresh": order.fresh or UNSET,
             "progress_file": order.progress_file or UNSET,
+            "queue": self._queue_terms(),
             "require_layers": tuple(sorted(set(order.require_layers))) or UNSET,
             "tree": UNSET if upload is None else _tree_ref(upload),
         }
@@ -159,6 +168,33 @@ class Submission:
                 hint="create the session with --kinds",
             )
         return extras
+
+    def _queue_terms(self) -> QueueTerms | UnsetType:
+        """When the job starts at the latest, where it may wait for a slot; never after the end of
+        the session."""
+        wait_s = self._wait_s()
+        if not wait_s:
+            return UNSET
+        manifest = self._core.manifest
+        if not manifest.has(Feature.QUEUE):
+            raise UsageError(
+                "jobs do not wait in this session",
+                code="no_queue",
+                hint="create the session with --features queue",
+            )
+        return QueueTerms(start_by_ms=manifest.clamp_time(now_ms() + wait_s * 1000))
+
+    def _wait_s(self) -> int:
+        """Seconds the job may wait for a slot; 0 for one that does not."""
+        asked = self._order.queue
+        if asked is None or asked is False:
+            return 0
+        if asked is True:
+            return QUEUE_S
+        if not 1 <= asked <= limits.QUEUE_MS // 1000:
+            days = limits.QUEUE_MS // 86_400_000
+            raise UsageError(f"a job waits for a slot for at least a second, at most {days} days")
+        return int(asked)
 
     # -- whom it is for ----------------------------------------------------------------------
 
@@ -270,13 +306,16 @@ class Submission:
             upload.send_first(everything=not self._order.stay)
         target = canonical.encode(meta.target).decode()
         try:
-            runner = core.outbox.post_job(sealed, target)
+            given = core.outbox.post_job(sealed, target, wait_s=self._wait_s())
         except RelayError as error:
             if error.code not in NOT_TAKEN:
                 raise
-            words, hint = NOT_TAKEN[error.code]
+            words, hint, more = NOT_TAKEN[error.code]
+            may_wait = core.manifest.has(Feature.QUEUE) and not self._wait_s()
+            hint += more if may_wait else ""
             raise JobNotTaken(words, code=error.code, hint=hint, job=sealed.ref.id) from error
-        return Job(core, sealed.ref, meta, runner=runner, upload=upload)
+        runner, status = given.runner, given.status
+        return Job(core, sealed.ref, meta, runner=runner, status=status, upload=upload)
 
 
 def _choice(given: Mapping[str, Any]) -> Choice:
