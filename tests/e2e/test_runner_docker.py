@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airlox import Session
+from airlox.sandbox.container.ready import label_of
 from support import engine
 from support.machines import RelayProgram, RunnerProgram
 from support.parts import require
@@ -53,6 +54,13 @@ def refusal(session: Session, folder: Path, **options: Any) -> dict[str, str]:
         said = runner.note("error")
         assert runner.wait() != 0
     return said
+
+
+def containers_of(session: Session, folder: Path) -> list[str]:
+    """Those of the session's runner, whatever they do."""
+    state = folder / "runner" / "runner" / session.session_id / "box"
+    label = f"--filter=label={label_of(state)}"
+    return engine.use().docker("ps", "--all", "--quiet", label).split()
 
 
 class Bench:
@@ -173,9 +181,8 @@ class TestEnds:
                 runner.note("ready")
                 job = session.run_shell("echo begun; sleep 1000", runner="box")
                 assert next(job.output(WAIT_S)).data == b"begun\n"
-                before = set(engine.use().containers())
                 runner.kill()
-            assert before & set(engine.use().containers())
+            assert len(containers_of(session, tmp_path)) == 1
             with new_runner(session, tmp_path) as runner:
                 assert "1 job" in runner.note("warning")["text"]
                 result = job.wait(WAIT_S)
@@ -184,7 +191,7 @@ class TestEnds:
                 runner.note("ready")
                 assert session.run_shell("echo again", runner="box").wait(WAIT_S).ok
                 assert runner.stop() == 0
-            assert not before & set(engine.use().containers())
+            assert containers_of(session, tmp_path) == []
 
     def test_an_engine_that_dies_and_comes_back(
         self, relay: RelayProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -137,6 +137,13 @@ class TestEnds:
         assert outcome.cause is Cause.TIME_OUT
         assert bytes(runner.said) == b"begun\nchild\n"
 
+    def test_term_comes_once(self, runner: Runner) -> None:
+        code = "import signal; signal.signal(15, lambda *_: print('term', flush=True))\n"
+        code += "while True: signal.pause()"
+        limits = Limits(timeout_s=2, memory_bytes=256 * MIB, grace_s=1)
+        runner.run("/usr/bin/python3", "-c", code, limits=limits)
+        assert bytes(runner.said) == b"term\n"
+
     def test_a_grandchild_without_memory(self, runner: Runner) -> None:
         code = (
             "import os, sys\n"

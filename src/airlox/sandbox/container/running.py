@@ -18,6 +18,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airlox.errors import SandboxError
@@ -125,8 +126,20 @@ class RunningContainer:
         """Signal what can be seen from here; False when nothing was reached."""
         reached = False
         for pid in self._gauge.members():
-            reached = _signal(pid, number) or reached
+            # The init passes signals on: what it sees the job would see twice.
+            if number == signal.SIGKILL or not _is_init(pid):
+                reached = _signal(pid, number) or reached
         return reached
+
+
+def _is_init(pid: int) -> bool:
+    """Whether a process is the first of its pid namespace."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:  # gone meanwhile
+        return False
+    found = next((line for line in status.splitlines() if line.startswith(b"NSpid:")), b"")
+    return found.split()[-1:] == [b"1"]
 
 
 def _signal(pid: int, number: int) -> bool:
