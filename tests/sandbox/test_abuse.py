@@ -166,6 +166,18 @@ time.sleep(60)
 }
 
 
+def test_without_walls_memory_files_are_not_seen() -> None:  # 51: teeth
+    code = """
+held = os.memfd_create("held")
+for _ in range(300):
+    os.write(held, bytes([1]) * (1 << 20))
+time.sleep(0.5)
+tell("kept")
+"""
+    seen = grounds.OPEN.run(code, limits={"memory_bytes": 64 * MIB})
+    assert (seen.words, seen.cause) == (["kept"], "exit")
+
+
 class TestStart:
     """Struck at moments drawn at random while a sandbox starts."""
 
