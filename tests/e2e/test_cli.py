@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from support import parts
-from support.commands import RUNTIME, TIMEOUT_S, Cli, Done, read_note
+from support.commands import (
+    RUNTIME,
+    TIMEOUT_S,
+    Cli,
+    Done,
+    Room,
+    create,
+    create_document,
+    on_terminal,
+    open_room,
+    read_note,
+)
 from support.server import server
 
 RESULT_KEYS = {
@@ -40,40 +50,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("homes")
 
 
-def create(relay: str, home: Path, *flags: str) -> dict[str, Cli]:
-    """A new session: its people by role, each with a cache of their own."""
-    made = create_document(relay, home, *flags)
-    return {role: Cli(relay, home / role, invite=link) for role, link in made["invites"].items()}
-
-
-def create_document(relay: str, home: Path, *flags: str) -> Any:
-    return Cli(relay, home / "owner")("session", "create", "--json", *flags).document
-
-
-class Room(NamedTuple):
-    """An execute session with a runner that takes jobs."""
-
-    owner: Cli
-    sender: Cli
-    runner: dict[str, Any]
-
-
 @pytest.fixture(scope="module")
 def room(relay: str, home: Path) -> Iterator[Room]:
-    people = create(relay, home, "--execute", "--kinds", "python,shell", "--runtime", RUNTIME)
-    owner = people["owner"]
-    words = ("--name", "box", "--labels", "small,grey", "--sandbox", "process")
-    with people["runner"].started(
-        "runner", "join", "--json", *words, "--python", sys.executable, stderr=None
-    ) as runner:
-        read_note(runner, "waiting")
-        waiting = owner("runner", "list", "--json").document["runners"]
-        assert [r["approved"] for r in waiting] == [False]
-        approved = owner("runner", "approve", "box", "--json").document["approved"]
-        read_note(runner, "ready")
-        yield Room(owner, people["sender"], approved)
-        runner.send_signal(signal.SIGTERM)
-        assert runner.wait(TIMEOUT_S) == 0
+    with open_room(relay, home) as opened:
+        yield opened
 
 
 class TestSession:
@@ -326,25 +306,6 @@ class TestRun:
         assert "\x1b]" not in shown
         # the job's unfinished line is ended before ours begins
         assert "end\x1b[0m\r\n" in shown or "end\r\n" in shown
-
-
-def on_terminal(person: Cli, *words: str) -> str:
-    """Everything a command writes when its streams are a terminal."""
-    master, slave = pty.openpty()
-    with person.started(*words, stdin=slave, stdout=slave, stderr=slave) as running:
-        os.close(slave)
-        shown = b""
-        while select.select([master], [], [], TIMEOUT_S)[0]:
-            try:
-                chunk = os.read(master, 65536)
-            except OSError:  # Linux says so when the other end is closed
-                break
-            if not chunk:
-                break
-            shown += chunk
-        running.wait(TIMEOUT_S)
-    os.close(master)
-    return shown.decode()
 
 
 class TestJobs:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -125,6 +127,25 @@ class Cli:
                     stream.close()
 
 
+def on_terminal(person: Cli, *words: str) -> str:
+    """Everything a command writes when its streams are a terminal."""
+    master, slave = pty.openpty()
+    with person.started(*words, stdin=slave, stdout=slave, stderr=slave) as running:
+        os.close(slave)
+        shown = b""
+        while select.select([master], [], [], TIMEOUT_S)[0]:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:  # Linux says so when the other end is closed
+                break
+            if not chunk:
+                break
+            shown += chunk
+        running.wait(TIMEOUT_S)
+    os.close(master)
+    return shown.decode()
+
+
 def read_note(process: subprocess.Popen[str], kind: str) -> dict[str, str]:
     """The next note of a kind from `runner join --json`."""
     assert process.stdout is not None
@@ -133,3 +154,42 @@ def read_note(process: subprocess.Popen[str], kind: str) -> dict[str, str]:
         if note["kind"] == kind:
             return note
     raise AssertionError(f"the runner ended without saying {kind}")
+
+
+def create(relay: str, home: Path, *flags: str) -> dict[str, Cli]:
+    """A new session: its people by role, each with a cache of their own."""
+    made = create_document(relay, home, *flags)
+    return {role: Cli(relay, home / role, invite=link) for role, link in made["invites"].items()}
+
+
+def create_document(relay: str, home: Path, *flags: str) -> Any:
+    return Cli(relay, home / "owner")("session", "create", "--json", *flags).document
+
+
+class Room(NamedTuple):
+    """An execute session with a runner called `box` that takes jobs."""
+
+    owner: Cli
+    sender: Cli
+    observer: Cli
+    runner: dict[str, Any]
+
+
+@contextmanager
+def open_room(relay: str, home: Path) -> Iterator[Room]:
+    """A room with a plain process for a sandbox."""
+    kinds = ("--execute", "--kinds", "python,shell", "--runtime", RUNTIME)
+    people = create(relay, home, *kinds)
+    owner = people["owner"]
+    words = ("--name", "box", "--labels", "small,grey", "--sandbox", "process")
+    with people["runner"].started(
+        "runner", "join", "--json", *words, "--python", sys.executable, stderr=None
+    ) as runner:
+        read_note(runner, "waiting")
+        waiting = owner("runner", "list", "--json").document["runners"]
+        assert [r["approved"] for r in waiting] == [False]
+        approved = owner("runner", "approve", "box", "--json").document["approved"]
+        read_note(runner, "ready")
+        yield Room(owner, people["sender"], people["observer"], approved)
+        runner.send_signal(signal.SIGTERM)
+        assert runner.wait(TIMEOUT_S) == 0

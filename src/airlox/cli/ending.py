@@ -69,10 +69,11 @@ def print_output(result: Result, voice: Voice) -> None:
 
 
 def result_shape(result: Result, saved: list[str]) -> Shape:
-    """The result as `--json` prints it."""
+    """The result as `--json` prints it; of a progress bar it has the last state."""
     import msgspec
 
     from airlox.cli import shapes
+    from airlox.client.folding import fold
 
     shape: Shape = {
         "exit_code": result.exit_code,
@@ -88,9 +89,9 @@ def result_shape(result: Result, saved: list[str]) -> Shape:
         "saved": saved,
         "signed": result.signed,
         "status": result.status,
-        "stderr": result.stderr,
+        "stderr": fold(result.stderr),
         "stderr_truncated": result.stderr_truncated,
-        "stdout": result.stdout,
+        "stdout": fold(result.stdout),
         "stdout_truncated": result.stdout_truncated,
         "wall_ms": result.wall_ms,
     }

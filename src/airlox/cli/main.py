@@ -42,6 +42,7 @@ COMMANDS = {
     "demo": ("demo", "see a job run through a relay, all on this machine"),
     "machine": ("machine", "add, ls, invite, approve, rm: machines you run things on"),
     "run": ("run", "run a command, a script or a Python file on another machine"),
+    "logs": ("logs", "what a job prints, while it runs and after"),
     "result": ("job", "get a job's result"),
     "cancel": ("job", "end a job"),
     "job": ("job", "ls: the jobs of a session"),

@@ -41,6 +41,7 @@ INVITE_BYTES = 8 * 1024
 _FOREVER_S = 10 * 365 * 86_400
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _UNITS_MB = {"": 1, "m": 1, "mb": 1, "g": 1024, "gb": 1024}
+_OFFSET_DIGITS = 15
 _NUMBER = re.compile(r"([0-9]{1,9})([a-zA-Z]*)\Z")
 
 
@@ -59,6 +60,7 @@ class Parser(argparse.ArgumentParser):
     """Wrong usage is an error like any other, so that `main.py` alone prints errors."""
 
     def __init__(self, *, example: str = "", **settings: Any) -> None:
+        self._bare: dict[str, str] = {}
         super().__init__(
             formatter_class=_Formatter,
             allow_abbrev=False,
@@ -68,6 +70,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise CommandLineError(message, hint=f"{self.prog} --help shows the options")
+
+    def let_stand_alone(self, flag: str, value: str) -> None:
+        """`flag` alone means `flag=value`. Another value goes with `=` only: the next word may be
+        what is to be run."""
+        self._bare[flag] = value
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = [f"{word}={self._bare[word]}" if word in self._bare else word for word in args]
+        return super().parse_known_args(words, namespace)
 
 
 class Actions:
@@ -212,6 +223,13 @@ def count(text: str) -> int:
     if match is None or match[2] or int(match[1]) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(match[1])
+
+
+def offset(text: str) -> int:
+    """A number of bytes from 0 on."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _OFFSET_DIGITS):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of bytes")
+    return int(text)
 
 
 def words(text: str) -> list[str]:
