@@ -43,6 +43,24 @@ def test_walls_hold(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_walls_hold_with_named_hosts(tmp_path: Path) -> None:
+    """They are the only way out, and none for what is not named."""
+    parts.require("user namespaces")
+    chosen = options(tmp_path, allow_hosts=("example.org",))
+    found = diagnose(chosen, "python3.12", "nobody-here")
+    layers = {layer.name: layer for layer in found.report.layers}
+    assert "example.org" in layers["network"].detail
+    assert held(found) == {attack.name: True for attack in ATTACKS}, found.trials
+
+
+def test_user_namespaces_that_were_allowed_are_no_breach(tmp_path: Path) -> None:
+    parts.require("user namespaces")
+    found = diagnose(options(tmp_path, allow_userns=True), "python3.12", "nobody-here")
+    trials = {trial.attack.name: trial for trial in found.trials}
+    assert (trials["user-namespace"].held, trials["user-namespace"].seen) == (True, "done")
+    assert found.healthy
+
+
 def test_attacks_have_teeth(tmp_path: Path) -> None:
     """Without walls each gets something; as another user than root only some do."""
     parts.require("linux")

@@ -18,7 +18,7 @@ from airlox.runner.attacks import ATTACKS, USER_NAMESPACE, Attack
 from airlox.runner.checks import Check, State, look_at_machine, supply_of
 from airlox.runner.confinement import open_ways, passes_through, sandbox_options
 from airlox.runner.options import RunnerOptions
-from airlox.runner.trials import Python, Trial, attack_all
+from airlox.runner.trials import Ground, Python, Trial, attack_all
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Report
 from airlox.sandbox.collect import remove_tree
@@ -62,7 +62,8 @@ def diagnose(options: RunnerOptions, runtime: str, account: str) -> Diagnosis:
 def _diagnose(
     options: RunnerOptions, folder: Path, runtime: str, checks: tuple[Check, ...]
 ) -> Diagnosis:
-    network = facts.network_of(options, session_allows=False)
+    # named hosts are tried as in a session that allows them; no attack asks for one of these
+    network = facts.network_of(options, session_allows=bool(options.hosts))
     sandbox = open_sandbox(options.sandbox, sandbox_options(options, folder, network))
     with suppress(SandboxError):  # the probe says it better
         if passes_through(options, sandbox):
@@ -75,12 +76,8 @@ def _diagnose(
     place.mkdir(0o700)
     if passes_through(options, sandbox):
         open_ways(options, place)
-    python = _python(options, runtime)
-    return Diagnosis(
-        report,
-        checks,
-        asyncio.run(attack_all(sandbox, place, python, network, _attacks(options))),
-    )
+    ground = Ground(sandbox, place, _python(options, runtime), network, options.hosts)
+    return Diagnosis(report, checks, asyncio.run(attack_all(ground, _attacks(options))))
 
 
 def _with_image(options: RunnerOptions, runtime: str) -> RunnerOptions:

@@ -51,6 +51,18 @@ class Python:
 
 
 @dataclass(frozen=True, slots=True)
+class Ground:
+    """What attacks are made in: a sandbox, a private, empty folder, the interpreter they run on,
+    and the network that jobs have there."""
+
+    sandbox: Sandbox
+    folder: Path
+    python: Python
+    network: Network
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """What came of an attack. `held` is None when it could not be tried; `seen` says what was."""
 
@@ -59,41 +71,26 @@ class Trial:
     seen: str
 
 
-async def attack_all(
-    sandbox: Sandbox,
-    folder: Path,
-    python: Python,
-    network: Network,
-    attacks: Iterable[Attack] = ATTACKS,
-) -> tuple[Trial, ...]:
-    """Make every attack, one after another. From the main thread; `folder` is private and empty.
+async def attack_all(ground: Ground, attacks: Iterable[Attack] = ATTACKS) -> tuple[Trial, ...]:
+    """Make every attack, one after another. From the main thread.
 
     Raises SandboxError when the bait cannot be put out.
     """
-    with _bait(sandbox, folder) as bait:
-        return tuple(
-            [await _try(sandbox, folder, python, network, attack, bait) for attack in attacks]
-        )
+    with _bait(ground.sandbox, ground.folder) as bait:
+        return tuple([await _try(ground, attack, bait) for attack in attacks])
 
 
-async def _try(
-    sandbox: Sandbox,
-    folder: Path,
-    python: Python,
-    network: Network,
-    attack: Attack,
-    bait: dict[str, Any],
-) -> Trial:
-    job = folder / attack.name
-    job.mkdir(0o700 if sandbox.owner() is None else 0o711)
+async def _try(ground: Ground, attack: Attack, bait: dict[str, Any]) -> Trial:
+    job = ground.folder / attack.name
+    job.mkdir(0o700 if ground.sandbox.owner() is None else 0o711)
     told = {1: bytearray(), 2: bytearray()}
 
     def take(stream: int, chunk: bytes) -> None:
         told[stream] += chunk[: (_TOLD_BYTES, _ERRORS_BYTES)[stream - 1] - len(told[stream])]
 
-    plan = _plan(sandbox, job, python, network, attack, bait)
+    plan = _plan(ground, job, attack, bait)
     try:
-        outcome = await sandbox.run(plan, on_output=take, cancel=asyncio.Event())
+        outcome = await ground.sandbox.run(plan, on_output=take, cancel=asyncio.Event())
         words = told[1].decode("utf-8", "replace").split()
         left = attack.name == LEFT_BEHIND and _is_locked(job / "work" / "left")
         return _judge(attack, outcome, words, bytes(told[2]), left=left)
@@ -126,18 +123,11 @@ def _last_words(outcome: Outcome, errors: bytes) -> str:
     return lines[-1][:200] if lines else f"it ended with {outcome.cause} {outcome.exit_code or ''}"
 
 
-def _plan(
-    sandbox: Sandbox,
-    job: Path,
-    python: Python,
-    network: Network,
-    attack: Attack,
-    bait: dict[str, Any],
-) -> Plan:
-    work, out, home = (_place(sandbox, job / name) for name in ("work", "out", "home"))
-    layout = sandbox.layout(work, out, home)
+def _plan(ground: Ground, job: Path, attack: Attack, bait: dict[str, Any]) -> Plan:
+    work, out, home = (_place(ground.sandbox, job / name) for name in ("work", "out", "home"))
+    layout = ground.sandbox.layout(work, out, home)
     return Plan(
-        argv=(python.path, "-I", "-B", "-c", PRELUDE + attack.code),
+        argv=(ground.python.path, "-I", "-B", "-c", PRELUDE + attack.code),
         env=(("PATH", "/usr/local/bin:/usr/bin:/bin"), ("BAIT", json.dumps(bait))),
         cwd=layout.work,
         work=work,
@@ -150,8 +140,9 @@ def _plan(
             disk_floor_bytes=0,
             grace_s=0.5,
         ),
-        toolchains=python.mounts,
-        network=network,
+        toolchains=ground.python.mounts,
+        network=ground.network,
+        hosts=ground.hosts,
     )
 
 
