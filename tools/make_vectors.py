@@ -76,6 +76,7 @@ PINNED = (manifest.Feature.LIVE, manifest.Feature.PINS, manifest.Feature.TREES)
 
 
 QUEUED = tuple(sorted((manifest.Feature.QUEUE, *PINNED)))
+PULLED = tuple(sorted((manifest.Feature.PULL, *PINNED)))
 
 
 def full_manifest(features: tuple[manifest.Feature, ...] = PINNED, **changes: Any) -> str:
@@ -297,6 +298,7 @@ def manifest_cases() -> list[Case]:
         check("full", FULL),
         check("history", full_manifest((manifest.Feature.HISTORY, *PINNED))),
         check("queue", full_manifest(QUEUED)),
+        check("pull", full_manifest(PULLED)),
         check("history-only", change(features=["history"])),
         check("live-only", full_manifest((manifest.Feature.LIVE,), packages=("pandas",))),
         check("shell-only", full_manifest(kinds=(manifest.JobKind.SHELL,))),
@@ -368,6 +370,11 @@ def job_cases() -> list[Case]:
         meta = msgspec.structs.replace(PYTHON, queue=until(1))
         return open_case(name, keys.Role.SENDER, item.Kind.JOB, "py", meta, terms)
 
+    def pulling(name: str, *patterns: str, **changes: Any) -> Case:
+        """A job that has such files back."""
+        given = {"terms": full_manifest(PULLED), "pull": job.PullTerms(patterns=patterns)}
+        return shell(f"pull{name}", **(given | changes))
+
     unset = msgspec.UNSET
     plain: dict[str, Any] = {"tree": unset, "cwd": unset}
     return [
@@ -407,6 +414,32 @@ def job_cases() -> list[Case]:
         ),
         python_queued("python-queue", full_manifest(QUEUED)),
         python_queued("python-queue-without-feature", FULL),
+        pulling("", "**/*.py", "!build/"),
+        pulling("-ignored", pull=job.PullTerms(patterns=("dist/",), ignored=True)),
+        pulling("-without-feature", "**", terms=FULL),
+        pulling("-without-tree", "**", tree=unset, cwd=unset),
+        pulling("-without-files-back", "**", terms=full_manifest(PULLED, return_out=False)),
+        pulling("-nothing"),
+        pulling("-patterns-at-limit", *["*"] * 32),
+        pulling("-patterns-over-limit", *["*"] * 33),
+        pulling("-bytes-at-limit", "é" * 512),
+        pulling("-bytes-over-limit", "é" * 512 + "x"),
+        pulling("-empty", ""),
+        pulling("-blank", "  "),
+        pulling("-newline", "a\nb"),
+        pulling("-control", "a\x85b"),
+        raw("shell-pull-null", "sh", lambda v: v.update(pull=None)),
+        raw("shell-pull-list", "sh", lambda v: v.update(pull=["*"])),
+        raw(
+            "shell-pull-unknown-field",
+            "sh",
+            lambda v: v.update(pull={"patterns": ["*"], "x": 1}),
+        ),
+        raw(
+            "shell-pull-ignored-false",
+            "sh",
+            lambda v: v.update(pull={"ignored": False, "patterns": ["*"]}),
+        ),
         raw("shell-fresh-false", "sh", lambda v: v.update(fresh=False)),
         raw("shell-null-script", "sh", lambda v: v.update(script=None)),
         raw("shell-unknown-field", "sh", lambda v: v.update(gpu=1)),

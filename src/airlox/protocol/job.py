@@ -85,6 +85,20 @@ class TreeRef(Wire, frozen=True, kw_only=True):
         parse_hash(self.digest)
 
 
+CHANGES_NAME: Final = "changes.zip"
+"""The out file of a job with `pull` that holds what it changed in its tree."""
+
+
+class PullTerms(Wire, frozen=True, kw_only=True):
+    """Which files that the job changed in its tree come back: patterns as in `.gitignore`.
+
+    `ignored`: new files too that the tree's own ignore rules keep out of a commit.
+    """
+
+    patterns: tuple[str, ...]
+    ignored: Literal[True] | UnsetType = UNSET
+
+
 class QueueTerms(Wire, frozen=True, kw_only=True):
     """The job may wait for a slot, and starts no later than this."""
 
@@ -111,6 +125,7 @@ class PythonJob(FloorPythonJob, frozen=True, kw_only=True):
     cwd: str | UnsetType = UNSET
     fresh: Literal[True] | UnsetType = UNSET
     progress_file: str | UnsetType = UNSET
+    pull: PullTerms | UnsetType = UNSET
     queue: QueueTerms | UnsetType = UNSET
     require_layers: tuple[str, ...] | UnsetType = UNSET
     tree: TreeRef | UnsetType = UNSET
@@ -133,6 +148,7 @@ class ShellJob(Wire, frozen=True, kw_only=True):
     cwd: str | UnsetType = UNSET
     fresh: Literal[True] | UnsetType = UNSET
     progress_file: str | UnsetType = UNSET
+    pull: PullTerms | UnsetType = UNSET
     queue: QueueTerms | UnsetType = UNSET
     require_layers: tuple[str, ...] | UnsetType = UNSET
     script: str | UnsetType = UNSET
@@ -171,6 +187,7 @@ def check_job(job: Job, session: JobLimits) -> None:
     else:
         _check_shell(job)
     _check_extras(job)
+    _check_pull(job, session)
 
 
 def _check_python(job: PythonJob, session: JobLimits) -> None:
@@ -221,6 +238,23 @@ def _check_extras(job: Job) -> None:
             raise ValidationError("malformed layer name")
 
 
+def _check_pull(job: Job, session: JobLimits) -> None:
+    if job.pull is UNSET:
+        return
+    patterns = job.pull.patterns
+    if job.tree is UNSET:
+        raise PolicyError("only what a job changes in a tree can be pulled")
+    if not session.return_out:
+        raise PolicyError("this session returns no files", code="no_files_back")
+    if not 1 <= len(patterns) <= limits.PULL_PATTERNS:
+        raise PolicyError(f"a job has 1 to {limits.PULL_PATTERNS} patterns of what is pulled")
+    for pattern in patterns:
+        if not pattern.strip(" ") or _CONTROL.search(pattern):
+            raise ValidationError("a pattern of what is pulled is empty or has control characters")
+        if len(pattern.encode()) > limits.PULL_PATTERN_BYTES:
+            raise PolicyError(f"a pattern has at most {limits.PULL_PATTERN_BYTES} bytes")
+
+
 def _check_inner_path(path: str, what: str) -> None:
     if len(path.encode()) > limits.START_FOLDER_BYTES or "\0" in path:
         raise PolicyError(f"{what} is too long or has a NUL character")
@@ -228,6 +262,7 @@ def _check_inner_path(path: str, what: str) -> None:
         raise PolicyError(f"{what} must be a relative path below the tree")
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _HOST_NAME: Final = re.compile(r"[a-z0-9*.-]{1,253}(:[0-9]{1,5})?\Z")
 """Lower case, perhaps with wildcards and a port. What it means is the sandbox's business."""
 _TARGET: Final = re.compile(r"[a-z0-9._:\[\]-]{1,260}:[0-9]{1,5}\Z")

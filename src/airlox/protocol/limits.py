@@ -50,6 +50,9 @@ JOB_FILES: Final = 32
 JOB_TIMEOUT_S: Final = 3600
 JOB_MEMORY_MB: Final = (32, 65536)
 LAYERS: Final = 16
+PULL_PATTERNS: Final = 32
+"""A runner matches every file it has against each of them."""
+PULL_PATTERN_BYTES: Final = 1024
 QUEUE_MS: Final = 7 * 24 * 3600 * 1000
 """A job waits for a slot for at most 7 days: what was signed long ago does not run."""
 

@@ -49,6 +49,7 @@ class Feature(StrEnum):
     HISTORY = "history"
     LIVE = "live"
     PINS = "pins"
+    PULL = "pull"
     QUEUE = "queue"
     TREES = "trees"
 

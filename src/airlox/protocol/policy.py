@@ -159,6 +159,12 @@ def check_payload(manifest: Manifest, role: Role, header: Header, meta: Meta, bo
             raise PolicyError("jobs need an execute session")
         check_job(meta, manifest.job_limits)
         _check_queue(manifest, header, meta)
+        if meta.pull is not UNSET and not manifest.has(Feature.PULL):
+            raise PolicyError(
+                "what jobs change in a tree does not come back in this session",
+                code="no_pull",
+                hint="create the session with --features pull",
+            )
     elif isinstance(meta, Result):
         check_result(meta, full=manifest.is_full)
     elif isinstance(meta, RunnerApprove | RunnerReject | SessionClose):

@@ -10,11 +10,10 @@ Rules
 
 from __future__ import annotations
 
-import io
 import unicodedata
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +26,7 @@ from airlox.protocol.manifest import ContentType, Manifest
 from airlox.protocol.names import check_archive_path, check_safe_name
 from airlox.protocol.policy import MIME_OF
 from airlox.sandbox.collect import CollectCaps, OutFile, collect_out
+from airlox.tree.zips import write_zip
 
 ARCHIVE_NAME: Final = "out.zip"
 ARCHIVE_MIME: Final = "application/zip"
@@ -37,10 +37,6 @@ IMAGES_BYTES: Final = 256 * limits.MIB
 """Images beyond this are packed: until they are posted they are held in memory."""
 _TABLES_BYTES: Final = 128
 """What an archive holds of a file beside its bytes and, twice, its path."""
-_DATED: Final = (1980, 1, 1, 0, 0, 0)
-_STORED_FROM_BYTES: Final = 1 * limits.MIB
-_MOST_RATIO: Final = 90
-"""Readers refuse an archive that shrinks more than a hundredfold as a bomb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,31 +191,7 @@ def _most_packed(file: OutFile) -> int:
 
 
 def _pack(files: Sequence[OutFile]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            _add(archive, file, _read(file))
-    if sum(file.size for file in files) > _MOST_RATIO * len(buffer.getvalue()):
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for file in files:
-                _add(archive, file, _read(file), stored=True)
-    return buffer.getvalue()
-
-
-def _add(archive: zipfile.ZipFile, file: OutFile, data: bytes, *, stored: bool = False) -> None:
-    entry = zipfile.ZipInfo(file.path, _DATED)
-    entry.external_attr = 0o100644 << 16
-    entry.create_system = 3
-    stored = stored or (len(data) > _STORED_FROM_BYTES and _shrinks_too_much(data))
-    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
-    archive.writestr(entry, data)
-
-
-def _shrinks_too_much(data: bytes) -> bool:
-    import zlib
-
-    return len(zlib.compress(data, 6)) * _MOST_RATIO < len(data)
+    return write_zip([(file.path, partial(_read, file)) for file in files])
 
 
 def _read(file: OutFile) -> bytes:

@@ -104,7 +104,7 @@ def apply(
         stamps = {path: stamp_of(seen) for path, seen in found.present.items()}
         stamps.update(_place(sync, to_write))
         stamps.update(_mend(sync, index, found))
-        _wait_out_tick(stamps)
+        wait_out_tick(stamps)
     return AppliedState(index, tuple(stamps[entry.path] for entry in index.entries), boot)
 
 
@@ -313,7 +313,7 @@ def _state_between(state: AppliedState | None, boot: bytes, added: set[bytes]) -
     return before._replace(unfinished=tuple(sorted(added.union(before.unfinished))))
 
 
-def _wait_out_tick(stamps: Mapping[bytes, Stamp]) -> None:
+def wait_out_tick(stamps: Mapping[bytes, Stamp]) -> None:
     """Return only when a later change of any of these files must show in its times."""
     newest = max((stamp.ctime_ns for stamp in stamps.values()), default=0)
     wait_ns = newest + _TICK_NS - time.time_ns()
