@@ -269,6 +269,10 @@ class TestRefusals:
         error = refusal(**options)
         assert (error.code, "no-such" in error.message) == ("container_refused", True)
 
+    def test_gpus_that_the_engine_does_not_give(self, tmp_path: Path) -> None:
+        error = refusal(state_dir=tmp_path, image=engine.PYTHON, gpus="all")
+        assert (error.code, "gpu" in error.message) == ("container_refused", True)
+
     def test_a_layer_that_containers_lack(self, tmp_path: Path) -> None:
         options = {"state_dir": tmp_path, "image": engine.PYTHON}
         assert refusal(**options, require_layers=("landlock",)).code == "landlock_off"

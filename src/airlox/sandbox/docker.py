@@ -27,7 +27,7 @@ from airlox.sandbox.container.gauge import Gauge, own_parent
 from airlox.sandbox.container.ready import Ready, ask, make_ready
 from airlox.sandbox.container.running import RunningContainer
 from airlox.sandbox.container.verdict import judge
-from airlox.sandbox.linux import jobuser
+from airlox.sandbox.linux import gpus, jobuser
 from airlox.sandbox.pipes import OutputPipes
 from airlox.sandbox.probe import first_missing
 from airlox.sandbox.supervise import Reason, end_all, first_reason
@@ -73,7 +73,8 @@ class DockerSandbox:
         layers = walls.standing(ready, self._options.hosts if listed else ())
         missing = first_missing(layers, self._options.require_layers)
         builder, digest = ready.facts.name, ready.image.digest
-        return Report(self.name, builder, layers, missing is None, missing, image=digest)
+        usable, count = missing is None, _count(self._options.gpus)
+        return Report(self.name, builder, layers, usable, missing, image=digest, gpus=count)
 
     def prepare(self) -> None:
         """See `Sandbox.prepare`. What was found stays valid for the life of this object."""
@@ -216,6 +217,13 @@ class DockerSandbox:
         if self._found is None:
             self._found = make_ready(self._options, self.owner())
         return self._found
+
+
+def _count(wanted: str) -> int:
+    """How many GPUs the engine gives to a container; with fewer than asked for it starts none."""
+    if wanted == gpus.NONE:
+        return 0
+    return int(wanted) if wanted.isdigit() else len(gpus.look().gpus)
 
 
 def _way_out(ready: Ready, plan: Plan) -> AbstractAsyncContextManager[WayOut | None]:
