@@ -129,7 +129,7 @@ class FakeJob:
         self.ended = result
         self.cancelled = threading.Event()
 
-    def output(self, timeout: float | None) -> Iterator[Output]:
+    def output(self, timeout: float | None, **_: Any) -> Iterator[Output]:
         yield from self.pieces
 
     def wait(self, timeout: float | None) -> Result:
@@ -199,7 +199,7 @@ class TestCtrlC:
         ended = result(status="cancelled", exit_code=None, reason="cancelled")
         job = FakeJob([], ended)
 
-        def output(timeout: float | None) -> Iterator[Output]:
+        def output(timeout: float | None, **_: Any) -> Iterator[Output]:
             yield piece("stdout", b"before ")
             os.kill(os.getpid(), signal.SIGINT)
             assert job.cancelled.wait(TIMEOUT_S)
@@ -213,7 +213,7 @@ class TestCtrlC:
     def test_a_job_that_completes_all_the_same_keeps_its_code(self) -> None:
         job = FakeJob([], result(exit_code=5))
 
-        def output(timeout: float | None) -> Iterator[Output]:
+        def output(timeout: float | None, **_: Any) -> Iterator[Output]:
             os.kill(os.getpid(), signal.SIGINT)
             yield piece("stdout", b"x")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from airlox.cli import opening, options
+from airlox.cli import opening, options, waiting
 from airlox.cli.main import EXIT_NO_RESULT
 from airlox.errors import AirloxError, WaitTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from typing import Any
 
     from airlox.cli.options import Parser
     from airlox.cli.output import Voice
@@ -71,11 +72,13 @@ def _result(args: Namespace, session: Session, voice: Voice) -> int:
             if late.code == "closed":
                 raise
     if result is None:
-        state = job.state().state
+        state = job.state()
         if voice.json:
-            voice.document({"job": job.id, "status": state})
+            place = {"place": state.place, "reason": state.reason} if state.waits else {}
+            voice.document({"job": job.id, "status": state.state, **place})
         else:
-            voice.warn(f"job {job.id} has no result yet: {state}")
+            said = waiting.text(state) if state.waits else state.state
+            voice.warn(f"job {job.id} has no result yet: {said}")
         return EXIT_NO_RESULT
     saved = ending.save_files(result, args.out_dir)
     if not voice.json:
@@ -110,10 +113,18 @@ def _list(session: Session, voice: Voice) -> int:
         [
             job["job"],
             job["runner_name"] or "",
-            job["status"] if job["exit_code"] is None else f"exit {job['exit_code']}",
+            _status(job),
             job["what"],
         ]
         for job in jobs
     ]
     voice.table(("JOB", "RUNNER", "STATUS", "WHAT"), rows)
     return 0
+
+
+def _status(job: dict[str, Any]) -> str:
+    """How a job stands, in a word or two: `exit 0`, `running`, `waits: place 2, busy`."""
+    if "place" in job:
+        place = "" if job["place"] is None else f"place {job['place']}, "
+        return f"waits: {place}{str(job['reason'] or 'queued').replace('_', ' ')}"
+    return str(job["status"]) if job["exit_code"] is None else f"exit {job['exit_code']}"

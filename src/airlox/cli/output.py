@@ -2,8 +2,9 @@
 
 * Results go to standard output; everything else (progress, questions, warnings, errors) to
   standard error, so that `airlox … | tool` gets results alone.
-* With `--json` standard output holds JSON only, and standard error warnings and errors only, each
-  one JSON line: `warning`, or `error`, `code` and, where there is one, `hint`.
+* With `--json` standard output holds JSON only, and standard error only warnings, errors and what
+  happens while one waits, each one JSON line: `warning`, `error` with `code` and, where there is
+  one, `hint`, or `event`.
 * `--quiet` silences notes, never results, warnings or errors.
 * Every text passes `terminal.py`; no command writes to a stream by itself. Output of a job goes
   to a pipe byte for byte, and to a terminal through a filter.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airlox.errors import AirloxError
 
 STDOUT, STDERR = 1, 2
+_ERASE_LINE = "\r\x1b[2K"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "green": "\x1b[32m"}
 
 
@@ -44,8 +46,10 @@ class Voice:
         self._out = stdout or sys.stdout
         self._err = stderr or sys.stderr
         self._has_style = _wants_style(self._err, {} if environ is None else environ)
+        self._rewrites = self._err.isatty() and (environ or {}).get("TERM") != "dumb"
         self._filters: dict[int, TerminalFilter] = {}
         self._line_is_open = False
+        self._status_is_shown = False
 
     # -- results -----------------------------------------------------------------------------
 
@@ -114,12 +118,38 @@ class Voice:
         self._err.flush()
         return sys.stdin.readline().strip()
 
+    # -- what is waited for ------------------------------------------------------------------
+
+    def status(self, text: str, **event: object) -> None:
+        """How something stands that is waited for. On a terminal a line that the next one takes
+        the place of, elsewhere a line of its own; with --json `event`."""
+        if self.json:
+            self._write(self._err, clean_json(_compact(event)) + "\n")
+        elif self._quiet:
+            return
+        elif self._rewrites:
+            self._close_line()
+            self._err.write(clean_line(text)[: _columns() - 1])
+            self._err.flush()
+            self._status_is_shown = True
+        else:
+            self._tell(text, None)
+
+    def end_status(self, text: str = "", **event: object) -> None:
+        """What was waited for has come, or will not; `text` says which."""
+        self._close_line()
+        if self.json and event:
+            self._write(self._err, clean_json(_compact(event)) + "\n")
+        elif text:
+            self.note(text)
+
     # -- output of jobs ----------------------------------------------------------------------
 
     def output(self, stream: int, chunk: bytes) -> None:
         """Output of a job as it happens: `stream` is STDOUT or STDERR."""
         if not chunk:
             return
+        self._erase_status()
         target = self._out if stream == STDOUT else self._err
         if target.isatty():
             self._show(stream, chunk, final=False)
@@ -156,11 +186,19 @@ class Voice:
         self._write(self._err, text + "\n")
 
     def _close_line(self) -> None:
+        self._erase_status()
         if self._line_is_open:
             self._line_is_open = False
             self._err.write("\n")
 
+    def _erase_status(self) -> None:
+        if self._status_is_shown:
+            self._status_is_shown = False
+            self._err.write(_ERASE_LINE)
+            self._err.flush()
+
     def _write(self, stream: TextIO, text: str) -> None:
+        self._erase_status()
         stream.write(text)
         stream.flush()
 
@@ -209,6 +247,12 @@ def time_text(at_ms: int) -> str:
     import time
 
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def _compact(value: object) -> str:

@@ -11,19 +11,22 @@ import os
 import signal
 import threading
 
-from airlox.cli import ending, opening, options, tree
+from airlox.cli import ending, opening, options, tree, waiting
 from airlox.cli.main import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_RESULT
 from airlox.cli.output import STDERR, STDOUT, path_text, size_text
+from airlox.cli.waiting import Waiting
 from airlox.errors import AirloxError, JobRefused, UsageError, WaitTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
     from types import FrameType, TracebackType
     from typing import Any
 
     from airlox.cli.options import Parser
     from airlox.cli.output import Voice
+    from airlox.client.answers import JobStatus
     from airlox.client.jobs import Job, Result
     from airlox.client.machines import Machine
     from airlox.client.session import Session
@@ -40,17 +43,24 @@ def add_arguments(parser: Parser, command: str) -> bool:
     _add_where(parser)
     _add_what_it_gets(parser)
     tree.add_flags(parser)
-    waiting = parser.add_argument_group("waiting")
-    waiting.add_argument(
+    waits = parser.add_argument_group("waiting")
+    waits.add_argument(
+        "--queue",
+        type=options.duration,
+        metavar="TIME",
+        help="when no slot is free, wait for one: a day, or --queue=2h",
+    )
+    parser.let_stand_alone("--queue", "1d")
+    waits.add_argument(
         "--no-wait", action="store_true", help="print the job's id and leave; see airlox result"
     )
-    waiting.add_argument(
+    waits.add_argument(
         "--wait",
         type=options.duration,
         metavar="TIME",
         help="stop waiting after this long; the job goes on and the exit code is 75",
     )
-    waiting.add_argument("--out-dir", metavar="DIR", help="save the files the job writes there")
+    waits.add_argument("--out-dir", metavar="DIR", help="save the files the job writes there")
     options.add_invite_flags(parser)
     return True
 
@@ -122,9 +132,10 @@ def run(args: Namespace, voice: Voice) -> int:
         if job.upload is not None:
             tree.warn(job.upload, voice)
         if args.no_wait:
-            return _print_id(job, voice)
+            return _print_id(job, voice, args.on or args.runner)
         voice.note(first_line(session, job, args.on), "bold")
-        return follow(job, voice, wait_s=args.wait, out_dir=args.out_dir)
+        waits = Waiting(job, voice, args.on or args.runner, lambda: _runner_name(session, job))
+        return follow(job, voice, waits, wait_s=args.wait, out_dir=args.out_dir)
 
 
 def _check(args: Namespace) -> None:
@@ -202,6 +213,7 @@ def _choices(args: Namespace, machine: Machine | None) -> dict[str, Any]:
         "memory_mb": args.memory,
         "progress_file": args.progress_file,
         "stay": not args.no_wait,
+        "queue": args.queue,
     }
     choices |= tree.choices(args)
     if args.require_layers:
@@ -219,11 +231,15 @@ def _refusal_shape(refused: JobRefused) -> dict[str, Any]:
     }
 
 
-def _print_id(job: Job, voice: Voice) -> int:
+def _print_id(job: Job, voice: Voice, where: str | None) -> int:
+    status = job.waiting
     if voice.json:
-        voice.document({"job": job.id, "runner": job.runner})
+        place = {} if status is None else {"place": status.place, "reason": status.reason}
+        voice.document({"job": job.id, "runner": job.runner, **place})
         return 0
     voice.say(job.id)
+    if status is not None:
+        voice.note(waiting.text(status, where))
     voice.note(f"it runs on; its result: airlox result --wait 2h -- {job.id}")
     return 0
 
@@ -245,6 +261,8 @@ def first_line(session: Session, job: Job, place: str | None) -> str:
 
 def _runner_name(session: Session, job: Job) -> str:
     """The name of the runner that got the job; the relay is asked where it is not known here."""
+    if job.waiting is not None:
+        return "any runner"
     key = job.runner
     for sync in (False, True):
         for participant in session.participants(sync=sync):
@@ -256,10 +274,12 @@ def _runner_name(session: Session, job: Job) -> str:
 # -- following --------------------------------------------------------------------------------
 
 
-def follow(job: Job, voice: Voice, *, wait_s: float | None, out_dir: str | None) -> int:
+def follow(
+    job: Job, voice: Voice, waits: Waiting, *, wait_s: float | None, out_dir: str | None
+) -> int:
     """Show a job's output as it happens, then tell its end; the exit code."""
     try:
-        result, code = watch(job, voice, wait_s=wait_s)
+        result, code = watch(job, voice, wait_s=wait_s, on_status=waits.hear)
     except WaitTimeout as late:
         if not voice.json or late.code == "closed":
             raise
@@ -269,15 +289,22 @@ def follow(job: Job, voice: Voice, *, wait_s: float | None, out_dir: str | None)
     return code
 
 
-def watch(job: Job, voice: Voice, *, wait_s: float | None) -> tuple[Result, int]:
-    """Show a job's output until it ends; its result, and the exit code for it.
+def watch(
+    job: Job,
+    voice: Voice,
+    *,
+    wait_s: float | None,
+    on_status: Callable[[JobStatus], None] | None = None,
+) -> tuple[Result, int]:
+    """Show a job's output until it ends; its result, and the exit code for it. `on_status` hears
+    what the relay says of it meanwhile.
 
     Raises WaitTimeout, KeyboardInterrupt.
     """
     with CtrlC(job, voice) as pressed:
         shown = _Shown(voice)
         try:
-            for piece in job.output(wait_s):
+            for piece in job.output(wait_s, on_status=on_status):
                 shown.put(_STREAMS[piece.stream], piece.data)
         except BrokenPipeError:
             job.cancel()  # nobody reads on; a job that goes on unseen helps nobody
@@ -287,7 +314,7 @@ def watch(job: Job, voice: Voice, *, wait_s: float | None) -> tuple[Result, int]
         result = job.wait(wait_s)
     if not voice.json:
         shown.complete(result)
-    if pressed.once and result.status == "cancelled":
+    if pressed.once and "cancelled" in (result.status, result.reason):
         return result, EXIT_INTERRUPTED
     return result, ending.exit_code(result)
 

@@ -178,19 +178,21 @@ def _without(shape: Shape, *names: str) -> Shape:
 def job(value: Job, names: dict[str, str]) -> Shape:
     """A job and how it stands; `names` are those of runners by key."""
     result = value.result()
+    state = value.state() if result is None else None
     runner_pub = result.runner if result is not None else value.runner
+    waits = {"place": state.place} if state is not None and state.waits else {}
     return {
         "exit_code": None if result is None else result.exit_code,
         "job": value.id,
-        "reason": None if result is None else result.reason,
+        "reason": result.reason if result is not None else state and state.reason,
         "runner": runner_pub,
         "runner_name": names.get(runner_pub or ""),
         "signed": None if result is None else result.signed,
-        "status": value.state().state if result is None else result.status,
+        "status": result.status if result is not None else state and state.state,
         "target": msgspec.to_builtins(value.meta.target),
         "wall_ms": None if result is None else result.wall_ms,
         "what": what(value.meta),
-    }
+    } | waits
 
 
 def what(meta: PythonJob | ShellJob) -> str:
