@@ -55,12 +55,14 @@ from airlox.runner.output import Capture
 from airlox.runner.packages import Interpreter
 from airlox.runner.plan import plan_of, redactions_of
 from airlox.runner.progress import follow
+from airlox.runner.pulling import first_look, second_look
 from airlox.runner.redact import Redactor
 from airlox.runner.slots import Running
 from airlox.runner.spool import Started
 from airlox.runner.trees import TreeBringer
 from airlox.runner.workspace import Places, check_room
 from airlox.sandbox import base, sweep
+from airlox.tree.compare import Baseline
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ class _Attempt:
     tree: str | None = None
     applied: AppliedLimits | None = None
     begun: bool = False
+    baseline: Baseline | None = None
+    """How the work folder looked before the program started, where changes are wanted back."""
     files: Gathered = field(default_factory=lambda: Gathered((), ()))
     said: str | None = None
     """How it ended, once the answer is in the spool: what fails then is no answer any more."""
@@ -138,10 +142,12 @@ async def _carry_out(
         placing = Placing(places, start, owner, bench.options.disk_floor_bytes)
         await asyncio.to_thread(placing.clear_leftovers)
         if job.tree is not UNSET:
-            await TreeBringer(bench, running, job.tree, places, arrived).bring()
+            index = await TreeBringer(bench, running, job.tree, places, arrived).bring()
             attempt.tree = job.tree.digest
         try:
             await _place(bench, running, attempt, placing)
+            if job.pull is not UNSET:
+                attempt.baseline = await asyncio.to_thread(first_look, job.pull, index, places.work)
             answer = await _run(bench, running, attempt, places, interpreter)
             await _hand_over(bench, running, attempt, answer)
         finally:
@@ -219,7 +225,9 @@ async def _run(
         await heard.close()
         bench.state.forget(running.job)
     if bench.session.return_out:
-        attempt.files = await asyncio.to_thread(_gather, places.out, bench.manifest)
+        attempt.files = await asyncio.to_thread(
+            _gather, places.out, attempt.baseline, bench.manifest
+        )
     return replace(
         _blank(attempt),
         cause=_cause(bench, running, outcome),
@@ -262,12 +270,14 @@ async def _place_script(bench: Bench, job: Job, places: Places) -> None:
         await asyncio.to_thread(place_script, places.home, job.script, owner)
 
 
-def _gather(out: Path, manifest: Manifest) -> Gathered:
-    """The out files. A folder that cannot be read costs the files and not the result."""
+def _gather(out: Path, baseline: Baseline | None, manifest: Manifest) -> Gathered:
+    """The out files, what changed in the tree first. A folder that cannot be read costs the files
+    and not the result."""
     try:
-        return gather(out, manifest)
+        files = gather(out, manifest)
     except StorageError as error:
-        return Gathered((), (LeftOut(path=".", reason=error.message[:200]),))
+        files = Gathered((), (LeftOut(path=".", reason=error.message[:200]),))
+    return files if baseline is None else second_look(baseline, manifest) + files
 
 
 def _begin(bench: Bench, attempt: _Attempt) -> None:

@@ -35,6 +35,7 @@ ITEM_ROOM_BYTES: Final = 4096
 ENTRY_BYTES: Final = 512 * limits.MIB
 IMAGES_BYTES: Final = 256 * limits.MIB
 """Images beyond this are packed: until they are posted they are held in memory."""
+_TOO_MANY: Final = f"over {limits.OUT_FILES_SENT} files in all"
 _TABLES_BYTES: Final = 128
 """What an archive holds of a file beside its bytes and, twice, its path."""
 
@@ -56,6 +57,14 @@ class Gathered:
     files: tuple[Sendable, ...]
     left_out: tuple[LeftOut, ...]
 
+    def __add__(self, more: Gathered) -> Gathered:
+        """Both, within what a result holds: what is beyond is left out, and named or counted."""
+        files = (*self.files, *more.files)
+        unsent = [LeftOut(path=f.name, reason=_TOO_MANY) for f in files[limits.OUT_FILES_SENT :]]
+        return Gathered(
+            files[: limits.OUT_FILES_SENT], _named([*self.left_out, *more.left_out, *unsent])
+        )
+
 
 def gather(out: Path, manifest: Manifest) -> Gathered:
     """Blocking. Raises StorageError when the folder cannot be read."""
@@ -76,11 +85,7 @@ class _Gathering:
         self._left_out += [LeftOut(path=s.path, reason=s.reason) for s in found.skipped]
         images, rest = self._split(found.files)
         archive = self._archive(rest)
-        left_out = self._left_out[: limits.LEFT_OUT]
-        more = len(self._left_out) - len(left_out) + found.skipped_more
-        if more:
-            left_out[-1] = LeftOut(path="…", reason=f"and {more + 1} more")
-        return Gathered((*images, *archive), tuple(left_out))
+        return Gathered((*images, *archive), _named(self._left_out, found.skipped_more))
 
     def _split(self, files: Sequence[OutFile]) -> tuple[list[Sendable], list[OutFile]]:
         images: list[Sendable] = []
@@ -173,6 +178,15 @@ class _Names:
             return False
         self._known.update(new)
         return True
+
+
+def _named(left_out: Sequence[LeftOut], more: int = 0) -> tuple[LeftOut, ...]:
+    """As many of the files as a result names; the others, and so many `more`, are counted."""
+    named = [*left_out[: limits.LEFT_OUT]]
+    more += len(left_out) - len(named)
+    if more:
+        named[-1] = LeftOut(path="…", reason=f"and {more + 1} more")
+    return tuple(named)
 
 
 def _folded(path: str) -> str:

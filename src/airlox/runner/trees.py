@@ -58,12 +58,15 @@ class TreeBringer:
         self._workspaces = bench.workspaces
         self._state = places.untouched or _kept_state(places)
 
-    async def bring(self) -> None:
-        """Raises JobRefused, TreeError, StorageError, and what the link raises."""
+    async def bring(self) -> TreeIndex:
+        """The tree that stands in the work folder then.
+
+        Raises JobRefused, TreeError, StorageError, and what the link raises."""
         state = self._places.untouched
         if state is None or state.tree.digest != self._digest:
             state = await self._apply()
         self._workspaces.note_applied(self._places, state)
+        return state.tree
 
     async def _apply(self) -> AppliedState:
         """Make the work folder equal to the tree."""

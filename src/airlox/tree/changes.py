@@ -47,6 +47,9 @@ class Changes:
     after: TreeIndex
     contents: Mapping[bytes, bytes]
 
+    def __bool__(self) -> bool:
+        return bool(self.before.entries or self.after.entries)
+
     def __iter__(self) -> Iterator[Change]:
         """One by one, in the order of the paths."""
         old = {entry.path: entry for entry in self.before.entries}
