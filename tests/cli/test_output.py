@@ -85,6 +85,36 @@ class TestWhere:
         assert said.out.text == ""
 
 
+class TestStatus:
+    @pytest.mark.parametrize("way", ["say", "note", "warn", "show", "fail", "output", "ask"])
+    def test_whatever_is_said_next_takes_its_place(
+        self, way: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+        said = Spoken(terminal=True, environ={"NO_COLOR": "1"})
+        said.voice.status("first")
+        said.voice.status("waits\n\x1b[1m")
+        call = getattr(said.voice, way)
+        given = {"fail": (AirloxError("x"),), "output": (STDOUT, b"x")}.get(way, ("x",))
+        call(*given)
+        erase = "\r\x1b[2K"
+        assert said.err.text.startswith(f"first{erase}waits\\n\\x1b[1m{erase}")
+        assert said.err.text.count(erase) == 2
+
+    def test_no_longer_than_the_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A line that wraps could not be taken back."""
+        monkeypatch.setenv("COLUMNS", "20")
+        said = Spoken(terminal=True)
+        said.voice.status("x" * 100)
+        assert said.err.text == "x" * 19
+
+    def test_a_dumb_terminal_gets_lines(self) -> None:
+        said = Spoken(terminal=True, environ={"TERM": "dumb"})
+        said.voice.status("first")
+        said.voice.end_status("done")
+        assert said.err.text == "first\ndone\n"
+
+
 class TestJson:
     def test_a_document_is_indented_and_sorted(self) -> None:
         said = Spoken()

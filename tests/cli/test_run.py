@@ -47,6 +47,32 @@ def machine(**changes: Any) -> Machine:
     return Machine(name="box", session_id="ax_", relay="r", **(values | changes))
 
 
+class TestQueue:
+    @pytest.mark.parametrize(
+        ("words", "wait_s"),
+        [
+            (("--queue", "a.py"), 86_400),
+            (("--queue=90", "a.py"), 90),
+            (("a.py", "--queue=2h"), 7200),
+            (("--queue", "--", "make", "--queue"), 86_400),
+            (("a.py",), None),
+        ],
+    )
+    def test_its_time_goes_with_an_equals_sign_only(
+        self, words: tuple[str, ...], wait_s: int | None
+    ) -> None:
+        args = parse(*words)
+        running._check(args)
+        assert args.queue == wait_s
+        assert running._choices(args, None)["queue"] == wait_s
+        assert args.file == (None if args.command else "a.py")
+        assert args.command in ((), ("make", "--queue"))
+
+    def test_a_time_that_is_none(self) -> None:
+        with pytest.raises(CommandLineError):
+            parse("--queue=soon", "a.py")
+
+
 class TestWhatToRun:
     @pytest.mark.parametrize(
         "words",
