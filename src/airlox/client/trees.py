@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.relay_api import RelayApi
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from airlox.client.core import Core
     from airlox.tree.scan import LeftOut
 
+UNASKED_BYTES: Final = 32 << 20
+"""More than this is sent only when the runner has said that it lacks it."""
 ANSWERS: Final = 16
 """Most questions of a runner answered for one job: an honest one asks up to three times."""
 
@@ -69,11 +72,17 @@ class TreeUpload:
         self._answered = b""
 
     def send_first(self, *, everything: bool) -> None:
-        """Store packs on the relay before the job is posted."""
+        """Store packs on the relay before the job is posted: all there is for a sender that will
+        not stay, else what the runner is thought to lack. When that is much, the runner is asked:
+        it may have it from a try that was interrupted."""
         if everything:
             self._send(self._everything(), self._core.api)
         elif not self._tree.is_known:
-            self._send(self._unasked(), self._core.api)
+            parts = self._unasked_parts()
+            index = self._tree.source.index_records(self._index_part())
+            much = self._bytes_of(parts) > UNASKED_BYTES
+            records = index if much else chain(index, self._tree.source.records(parts))
+            self._send(records, self._core.api)
 
     def answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
         """Send what the job's runner says it lacks.
@@ -117,20 +126,33 @@ class TreeUpload:
         yield from source.index_records()
         yield from source.records(dict.fromkeys(source.index.sizes(), ALL))
 
-    def _unasked(self) -> Iterator[Record]:
+    def _unasked_parts(self) -> dict[bytes, Part]:
         """What the last tree that the runner confirmed did not have; of a large file that took
         the place of another, the recipe and the chunks that are in none of the old ones."""
-        source = self._tree.source
-        sizes = source.index.sizes()
-        index_bytes = len(source.index.encode())
-        yield from source.index_records(self._part(source.index.digest, index_bytes))
-        yield from source.records({d: self._part(d, sizes[d]) for d in self._tree.lacking})
+        sizes = self._tree.source.index.sizes()
+        return {digest: self._part(digest, sizes[digest]) for digest in self._tree.lacking}
+
+    def _index_part(self) -> Part:
+        index = self._tree.source.index
+        return self._part(index.digest, len(index.encode()))
 
     def _part(self, digest: bytes, size: int) -> Part:
         had = self._tree.old_chunks
         if had is None or not is_large(size):
             return ALL
         return Part(recipe=True, chunks=self._tree.source.recipe(digest).digests - had)
+
+    def _bytes_of(self, parts: Mapping[bytes, Part]) -> int:
+        source = self._tree.source
+        sizes = source.index.sizes()
+        whole = sum(sizes[digest] for digest, part in parts.items() if part.chunks is None)
+        return whole + sum(
+            chunk.length
+            for digest, part in parts.items()
+            if part.chunks
+            for chunk in source.recipe(digest).chunks
+            if chunk.digest in part.chunks
+        )
 
     def _asked(self, lack: Lack) -> Iterator[Record]:
         """Raises ValidationError for chunks that the files of this tree do not have."""

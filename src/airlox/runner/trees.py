@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from airlox.errors import ConnectionLost, JobRefused, ProtocolError, TreeError
+from airlox.errors import AirloxError, ConnectionLost, JobRefused, ProtocolError, TreeError
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import b64u_decode
 from airlox.protocol.job import TreeRef
@@ -18,6 +18,7 @@ from airlox.runner.bench import Bench
 from airlox.runner.slots import Running
 from airlox.runner.workspace import Places, check_room
 from airlox.tree.apply import apply
+from airlox.tree.arrived import Arrived
 from airlox.tree.asking import Asking
 from airlox.tree.chunks import Cutter, is_large
 from airlox.tree.index import DIGEST_BYTES, TreeIndex, parse_index
@@ -29,6 +30,8 @@ from airlox.tree.survey import Survey, survey
 
 PATIENCE_S: Final = 120.0
 """Longest silence of a sender whose packs are awaited."""
+AWAITED_PATIENCE_S: Final = 15.0
+"""The same while another job of that sender waits: it may have been started in place of this."""
 LOOK_S: Final = 5.0
 """How often the relay is asked for packs whose event may have been missed."""
 
@@ -57,6 +60,7 @@ class TreeBringer:
         self._seen: set[int] = set()
         self._workspaces = bench.workspaces
         self._state = places.untouched or _kept_state(places)
+        self._earlier = Arrived(places.arrived)
 
     async def bring(self) -> TreeIndex:
         """The tree that stands in the work folder then.
@@ -91,9 +95,13 @@ class TreeBringer:
                 looked=found,
             )
             await asyncio.to_thread(self._save, state)
-            return state
+        except AirloxError:
+            await asyncio.to_thread(store.keep_for_later)
+            raise
         finally:
             await asyncio.to_thread(store.close)
+        await asyncio.to_thread(self._earlier.clear)
+        return state
 
     async def _index(self) -> TreeIndex:
         if self._state is not None and self._state.tree.digest == self._digest:
@@ -117,7 +125,7 @@ class TreeBringer:
             raise JobRefused(f"the tree: {error.message}", code="tree_invalid") from error
 
     def _store(self, old: OldChunks) -> ContentStore:
-        return ContentStore(self._places.job / "contents", old=old)
+        return ContentStore(self._places.job / "contents", old=old, arrived=self._earlier)
 
     def _large_files(self, found: Survey) -> tuple[list[bytes], list[bytes]]:
         """Those of the last tree that are not in this one as they were, and the others."""
@@ -148,11 +156,12 @@ class TreeBringer:
                     continue
             except ConnectionLost:
                 pass  # the relay may be back within the sender's patience
-            if loop.time() - last_pack_at > PATIENCE_S:
+            awaited = self._workspaces.is_awaited(self._places)
+            if loop.time() - last_pack_at > (AWAITED_PATIENCE_S if awaited else PATIENCE_S):
                 raise TreeError(
                     "the sender did not send all of the tree",
                     code="tree_incomplete",
-                    hint="run it again; what has arrived is kept only with the whole",
+                    hint="run it again: what has arrived is kept",
                 )
             await self._wait()
 

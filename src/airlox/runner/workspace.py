@@ -3,6 +3,7 @@
     <state>/workspaces/<hash of the sender's key>/
         work/ home/     what jobs of this sender see, kept between them
         tree            what the last tree left there (out of the jobs' reach)
+        arrived/        what came of a tree that never came whole
         used            when it was used last, and its size
         lock            held for as long as a job runs in it
     <state>/run/<job>/  work/ home/ out/ of a job; gone after it
@@ -26,6 +27,7 @@ import fcntl
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -87,6 +89,12 @@ class Places:
     untouched: AppliedState | None = None
 
     @property
+    def arrived(self) -> Path:
+        """Where what came of a tree is kept when it does not come whole."""
+        kept = self.job if self.tree_state is None else self.tree_state.parent
+        return kept / "arrived"
+
+    @property
     def folders(self) -> tuple[Path, ...]:
         """What is to be removed when the job is gone."""
         return (self.job,)
@@ -123,6 +131,7 @@ class Workspaces:
         self._untouched: dict[Path, AppliedState] = {}
         """Trees that no job has touched, by workspace, the one looked at last at the end."""
         self._turns: dict[Path, asyncio.Lock] = {}
+        self._waiting: Counter[Path] = Counter()
         self._tidying: set[asyncio.Task[None]] = set()
         for made in (self._runs, self._spaces):
             self._make(made)
@@ -161,6 +170,10 @@ class Workspaces:
         """A tree now stands in a workspace, as `state` says."""
         if places.tree_state is not None:
             self._applied[places.tree_state] = state
+
+    def is_awaited(self, places: Places) -> bool:
+        """Whether another job of the same sender waits for this one to end."""
+        return places.tree_state is not None and self._waiting[places.tree_state.parent] > 0
 
     async def close(self, timeout_s: float) -> None:
         """Wait until no workspace is looked at any more; what takes longer is left undone."""
@@ -208,7 +221,11 @@ class Workspaces:
         """Hold a workspace until the stack is closed: against our own jobs, in the order in which
         they came, and against other processes."""
         turn = self._turns.setdefault(space, asyncio.Lock())
-        await running.unless_cancelled(turn.acquire())
+        self._waiting[space] += 1
+        try:
+            await running.unless_cancelled(turn.acquire())
+        finally:
+            self._waiting[space] -= 1
         held = contextlib.ExitStack()
         held.callback(turn.release)
         try:
@@ -251,7 +268,7 @@ class Workspaces:
                 del self._untouched[known]
 
     def _empty(self, space: Path) -> None:
-        for name in ("work", "home", "tree"):
+        for name in ("work", "home", "tree", "arrived"):
             self._state.discard(space / name)
 
     def _own_places(self, job: Path) -> Places:
@@ -323,7 +340,7 @@ def _try_lock(space: Path) -> contextlib.ExitStack | None:
 
 
 def _mark_used(space: Path) -> None:
-    size = _size_of(space / "work") + _size_of(space / "home")
+    size = sum(_size_of(space / name) for name in ("work", "home", "arrived"))
     used = _Used(at_s=time.time(), size_bytes=size)
     safefs.write_private(space / "used", msgspec.json.encode(used))
 

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airlox import safefs
+from airlox.tree.arrived import Arrived
 from airlox.tree.beneath import storage_error, write_all
-from airlox.tree.chunks import LARGE_BYTES, Recipe, is_large, parse_recipe
+from airlox.tree.chunks import LARGE_BYTES, Recipe, encode_recipe, is_large, parse_recipe
 from airlox.tree.index import INDEX_BYTES
-from airlox.tree.packs import Record, What, read_pack
+from airlox.tree.packs import Record, What, content_record, read_pack
 
 if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
@@ -55,10 +56,17 @@ class ContentStore:
     """
 
     def __init__(
-        self, folder: AnyPath, *, old: Chunks | None = None, memory_bytes: int = MEMORY_BYTES
+        self,
+        folder: AnyPath,
+        *,
+        old: Chunks | None = None,
+        arrived: Arrived | None = None,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
+        """`old` has chunks of what stands here, `arrived` what came in an earlier try."""
         self._folder = os.fspath(folder)
         self._old: Chunks = _None() if old is None else old
+        self._earlier = arrived
         self._room = memory_bytes
         self._whole: dict[bytes, int | None] = {}
         """Contents that have not arrived: their size, None where it is not known."""
@@ -99,7 +107,10 @@ class ContentStore:
 
     def want(self, sizes: Mapping[bytes, int]) -> None:
         """Accept contents with these digests and sizes from now on."""
-        self._whole.update((d, n) for d, n in sizes.items() if not self._knows(d))
+        for digest, size in sizes.items():
+            if not self._knows(digest):
+                self._whole[digest] = size
+                self._take(self._came_before(digest, size))
 
     def want_index(self, digest: bytes) -> None:
         """Accept the encoded index with this digest, whatever its size up to the bound."""
@@ -109,12 +120,7 @@ class ContentStore:
     def add_pack(self, pack: bytes) -> None:
         """Take what is wanted from a pack. Raises a ValidationError when the pack is malformed."""
         for record in read_pack(pack, self._is_wanted):
-            if record.what is What.RECIPE:
-                self._add_recipe(record)
-            else:
-                self._keep(record.digest, record.data)
-                self._whole.pop(record.digest, None)
-                self._arrived(record.digest)
+            self._take(record)
 
     def look_further(self) -> None:
         """Look for missing chunks where that takes longer than having a few sent."""
@@ -132,6 +138,11 @@ class ContentStore:
             return None if digest in self._partly else self._made_by(recipe)
         data = self._read(digest)
         return None if data is None else iter((data,))
+
+    def keep_for_later(self) -> None:
+        """The tree will not come whole this time: keep what has come."""
+        if self._earlier is not None:
+            self._earlier.keep(self._records())
 
     def close(self) -> None:
         """Forget everything."""
@@ -158,15 +169,41 @@ class ContentStore:
             return size <= (INDEX_BYTES if what is What.RECIPE else LARGE_BYTES)
         return size == expected and is_large(size) == (what is What.RECIPE)
 
+    def _take(self, record: Record | None) -> None:
+        if record is None:
+            return
+        if record.what is What.RECIPE:
+            self._add_recipe(record)
+        else:
+            self._keep(record.digest, record.data)
+            self._whole.pop(record.digest, None)
+            self._arrived(record.digest)
+
+    def _came_before(self, digest: bytes, size: int) -> Record | None:
+        what = What.RECIPE if is_large(size) else What.CONTENT
+        return None if self._earlier is None else self._earlier.find(what, digest, size)
+
     def _add_recipe(self, record: Record) -> None:
         recipe = parse_recipe(record.data, record.size)
         missing = {d for d in recipe.digests if not self._has(d) and d not in self._old}
         self._recipes[record.digest] = recipe
         del self._whole[record.digest]
-        if missing:
-            self._partly[record.digest] = missing
+        if not missing:
+            return
+        self._partly[record.digest] = missing.copy()
+        for digest in missing:
+            self._users.setdefault(digest, []).append(record.digest)
+        if self._earlier is not None:
             for digest in missing:
-                self._users.setdefault(digest, []).append(record.digest)
+                self._take(self._earlier.find(What.CONTENT, digest, 0))
+
+    def _records(self) -> Iterator[Record]:
+        for digest, recipe in self._recipes.items():
+            yield Record(What.RECIPE, digest, recipe.size, encode_recipe(recipe))
+        for digest in (*self._memory, *self._on_disk):
+            data = self._read(digest)
+            if data is not None:
+                yield content_record(digest, data)
 
     def _arrived(self, digest: bytes) -> None:
         for content in self._users.pop(digest, ()):
