@@ -19,6 +19,7 @@ from airlox.errors import JobRefused
 from airlox.protocol.chain import read_mark
 from airlox.protocol.item import Kind
 from airlox.protocol.limits import OUTPUT_BYTES
+from support.commands import Cli
 from support.images import build_png
 from support.machines import RelayProgram, RunnerProgram
 from support.ordinary import folder_of
@@ -269,6 +270,25 @@ class TestTree:
         result = bench.shell("ls", tree=tmp_path, files=[ref], fresh=True).wait(WAIT_S)
         assert result.stdout == "a.txt\ninput.md\n"
         assert bench.shell("ls", tree=tmp_path).wait(WAIT_S).stdout == "a.txt\n"
+
+    def test_workspaces_are_listed_and_removed(self, relay: RelayProgram, tmp_path: Path) -> None:
+        (tmp_path / "tree").mkdir()
+        (tmp_path / "tree" / "a").write_text("x")
+        with (
+            new_session(relay, tmp_path) as session,
+            RunnerProgram(session.invites["runner"], tmp_path / "runner") as runner,
+        ):
+            runner.note("ready")
+            job = session.run_shell(["true"], runner="box", tree=tmp_path / "tree")
+            assert job.wait(WAIT_S).ok
+            assert runner.stop() == 0
+        here = Cli(relay.url, tmp_path / "runner", cwd=tmp_path)
+        [listed] = here("runner", "workspaces", "ls", "--json").document["workspaces"]
+        assert (listed["runner"], listed["in_use"]) == ("box", False)
+        assert listed["size_bytes"] > 0
+        assert here("runner", "workspaces", "gc", "--unused", "1d").out.startswith("removed 0 ")
+        assert here("runner", "workspaces", "gc", "--unused", "0").out.startswith("removed 1 ")
+        assert here("runner", "workspaces", "ls", "--json").document == {"workspaces": []}
 
 
 class TestLargeFiles:

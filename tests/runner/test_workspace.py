@@ -220,9 +220,9 @@ class TestEviction:
             flock(fd, how)
 
         monkeypatch.setattr("airlox.runner.workspace.fcntl.flock", slow)
-        lock = workspace._try_lock(ann.work.parent)
+        lock = workspace.try_lock(ann.work.parent)
         assert lock is None
-        assert workspace._try_lock(ann.work.parent) is None
+        assert workspace.try_lock(ann.work.parent) is None
 
     def test_one_in_use_stays(self, spaces: Workspaces) -> None:
         ann = used(spaces, ANN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airlox.cli import apparmor, doctor, join, opening, options, serve, service
+from airlox.cli import apparmor, doctor, join, opening, options, serve, service, workspaces
 from airlox.cli.output import Voice
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ _MODULES = {
     "install-service": service,
     "install-apparmor": apparmor,
     "doctor": doctor,
+    "workspaces": workspaces,
 }
 """Actions with a file of their own, in the order of the help."""
 

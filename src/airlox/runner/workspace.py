@@ -100,7 +100,9 @@ class Places:
         return (self.job,)
 
 
-class _Used(msgspec.Struct, frozen=True):
+class Used(msgspec.Struct, frozen=True):
+    """When a workspace was used last (seconds since 1970), and how large it was then."""
+
     at_s: float
     size_bytes: int
 
@@ -157,7 +159,7 @@ class Workspaces:
             held = await self._locked(space, running)
             try:
                 untouched = self._untouched.pop(space, None)
-                if fresh or _read_used(space).size_bytes > self._quota_bytes:
+                if fresh or read_used(space).size_bytes > self._quota_bytes:
                     untouched = None
                     await asyncio.to_thread(self._empty, space)
                 yield self._kept_places(job, space, untouched)
@@ -193,7 +195,7 @@ class Workspaces:
 
         Blocking. Returns what was removed; one that is in use is passed by.
         """
-        spaces = sorted(((_read_used(space), space) for space in _folders(self._spaces)), key=_age)
+        spaces = sorted(((read_used(space), space) for space in _folders(self._spaces)), key=_age)
         total = sum(used.size_bytes for used, _ in spaces)
         removed = []
         for used, space in spaces:
@@ -209,7 +211,7 @@ class Workspaces:
             open_way(folder)
 
     def _remove(self, space: Path) -> bool:
-        lock = _try_lock(space)
+        lock = try_lock(space)
         if lock is None:
             return False
         with lock:
@@ -243,7 +245,7 @@ class Workspaces:
     def _try_made(self, space: Path) -> contextlib.ExitStack | None:
         """The lock of a workspace, made anew where it was just removed; None while it is held."""
         self._make(space)
-        return _try_lock(space)
+        return try_lock(space)
 
     def _tidy_later(self, space: Path, held: contextlib.ExitStack) -> None:
         task = asyncio.create_task(self._tidy(space, held))
@@ -317,7 +319,7 @@ def _job_name(job: ItemId) -> str:
     return sha256_hex(job.encode())[:16]
 
 
-def _try_lock(space: Path) -> contextlib.ExitStack | None:
+def try_lock(space: Path) -> contextlib.ExitStack | None:
     """Hold the lock of a workspace until the stack is closed; None when somebody else does, or the
     workspace is being removed."""
     stack = contextlib.ExitStack()
@@ -341,20 +343,20 @@ def _try_lock(space: Path) -> contextlib.ExitStack | None:
 
 def _mark_used(space: Path) -> None:
     size = sum(_size_of(space / name) for name in ("work", "home", "arrived"))
-    used = _Used(at_s=time.time(), size_bytes=size)
+    used = Used(at_s=time.time(), size_bytes=size)
     safefs.write_private(space / "used", msgspec.json.encode(used))
 
 
-def _read_used(space: Path) -> _Used:
+def read_used(space: Path) -> Used:
     """When and how large a workspace was last; one without the note counts as just used."""
     try:
         data = safefs.read_bounded(space / "used", _USED_BYTES)
-        return canonical.decode_loose(data, _Used, "note of a workspace")
+        return canonical.decode_loose(data, Used, "note of a workspace")
     except (StorageError, EncodingError):
-        return _Used(at_s=time.time(), size_bytes=0)
+        return Used(at_s=time.time(), size_bytes=0)
 
 
-def _age(entry: tuple[_Used, Path]) -> float:
+def _age(entry: tuple[Used, Path]) -> float:
     return entry[0].at_s
 
 
