@@ -355,6 +355,20 @@ def test_jobs_wait_while_their_runner_is_away(relay: RelayThread, clock: Clock) 
         assert json.loads(stream.until("job_assigned").data) == {"job": item.ref.id}
 
 
+def test_a_runner_that_stops_gets_nothing_more(relay: RelayThread) -> None:
+    office = Office(relay)
+    runner = office.runner()
+    running, item = office.wait(), office.wait()
+    office.claim(runner, running)
+    office.beat(runner, slots=0, stopping=True)
+    assert runner.send(office.result(runner, running)).status == 201
+    office.beat(runner, slots=0, stopping=True)
+    assert office.submit(office.job()).error == "409 runner_busy"
+    assert office.told(item)[0] == "queued"
+    office.beat(runner, slots=1)  # another start
+    until(lambda: office.assigned_to(item) == runner.public)
+
+
 # ── over a restart ───────────────────────────────────────────────────────────────────────────
 
 

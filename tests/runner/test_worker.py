@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -63,6 +65,7 @@ class Relay:
         self.cancels: set[ItemId] = set()
         self.assigned: set[ItemId] = set()
         self.beats: list[tuple[str | None, int | None]] = []
+        self.stopping = False
 
     # what the worker and its contact ask for
     def session_feed(self) -> Feed:
@@ -99,8 +102,9 @@ class Relay:
     def within(self, deadline: Deadline) -> Relay:
         return self
 
-    def heartbeat(self, job: str | None, free: int | None) -> None:
+    def heartbeat(self, job: str | None, free: int | None, *, stopping: bool) -> None:
         self.beats.append((job, free))
+        self.stopping = stopping
 
     def pause(self, seconds: float) -> bool:
         return True
@@ -164,7 +168,9 @@ async def _closed(timeout_s: float) -> None:
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Note]]:
     """Runs a story beside a worker, ends the session, and gives the notes."""
 
-    def run(story: Story, *, slots: int = 1, relay: Relay | None = None) -> list[Note]:
+    def run(
+        story: Story, *, slots: int = 1, relay: Relay | None = None, stopped: bool = False
+    ) -> list[Note]:
         notes: list[Note] = []
 
         async def both() -> None:
@@ -179,7 +185,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Note]]:
             await story(runner)
             runner.go_on.set()
             runner.relay.session.events.put(SessionClosed("over", code="session_gone"))
-            assert await asyncio.wait_for(work, WITHIN_S) == (0, True)
+            assert await asyncio.wait_for(work, WITHIN_S) == (0, not stopped)
 
         asyncio.run(both())
         return notes
@@ -199,6 +205,22 @@ def test_the_relay_knows_the_runner_before_it_says_that_it_is_ready(
         assert runner.relay.beats == [(None, 2)]
 
     play(story, slots=2)
+
+
+def test_the_relay_hears_of_the_stop_while_jobs_still_end(
+    play: Callable[..., list[Note]],
+) -> None:
+    """Else it would give the slot of one that ends to the next that waits."""
+
+    async def story(runner: Runner) -> None:
+        runner.relay.own.send("job_assigned", {"job": A})
+        await runner.until(lambda: bool(runner.begun))
+        assert not runner.relay.stopping
+        os.kill(os.getpid(), signal.SIGTERM)
+        await runner.until(lambda: runner.relay.stopping)
+        assert runner.relay.beats[-1] == (A, 0)
+
+    play(story, stopped=True)
 
 
 @pytest.mark.parametrize(

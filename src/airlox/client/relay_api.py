@@ -350,11 +350,16 @@ class RelayApi:
     def reject(self, runner: str) -> None:
         self._repeat("POST", wire.reject(self.session_id, runner))
 
-    def heartbeat(self, job: str | None, free_slots: int | None = None) -> None:
-        """`free_slots` is for full sessions; 0.1.0 relays and floor sessions get none."""
+    def heartbeat(
+        self, job: str | None, free_slots: int | None = None, *, stopping: bool = False
+    ) -> None:
+        """`free_slots` is for full sessions; 0.1.0 relays and floor sessions get none. `stopping`:
+        nor does any slot become free any more."""
         body: dict[str, object] = {"job": job}
         if free_slots is not None:
             body["slots"] = free_slots
+            if stopping:
+                body["stopping"] = True
         self._repeat("POST", wire.heartbeat(self.session_id), msgspec.json.encode(body))
 
     def post_job(self, frame: bytes, target: str, wait_s: int = 0) -> Assigned:

@@ -25,10 +25,12 @@ RECONNECT_MS = 10_000
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a runner says of itself every few seconds. `slots`: how many more jobs it would take."""
+    """What a runner says of itself every few seconds. `slots`: how many more jobs it would take;
+    `stopping`: none, also when those it has are over."""
 
     job: str | None = None
     slots: int | None = None
+    stopping: bool = False
 
 
 class Choice(NamedTuple):
@@ -121,7 +123,8 @@ class Runners:
             running = sum(
                 job.state == JobState.RUNNING for job in session.jobs_of(runner.key).values()
             )
-            presence.capacity = max(0, min(beat.slots, 1000)) + running
+            more = max(0, min(beat.slots, 1000)) + running
+            presence.capacity = 0 if beat.stopping else more
         self._core.stir(session)
 
     def listing(self, session: Session) -> list[dict[str, object]]:

@@ -42,6 +42,7 @@ class Contact:
         self._loop = asyncio.get_running_loop()
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
+        self._stopping = False
         self._complaints: set[str] = set()
         """What does not work at present, and was said."""
         self._counting = asyncio.Lock()
@@ -60,6 +61,12 @@ class Contact:
     def settle(self, job: ItemId) -> None:
         """The relay has the job's answer, or none is due: it should know of the free slot."""
         self._slots.give_back(job)
+        self._beat.set()
+
+    def stop_taking(self) -> None:
+        """Have the relay know, before it has the results of what runs, that no slot becomes free:
+        it would be given to a job that waits, and nobody would claim that."""
+        self._stopping = True
         self._beat.set()
 
     async def report_lost(self) -> None:
@@ -159,7 +166,7 @@ class Contact:
     def _heartbeat(self) -> None:
         free = self._slots.free if self._bench.manifest.is_full else None
         api = self._bench.link.api.within(Deadline.after(CALL_S))
-        api.heartbeat(self._slots.current, free)
+        api.heartbeat(self._slots.current, free, stopping=self._stopping)
 
     def _tidy_session(self) -> None:
         options = self._bench.options

@@ -257,6 +257,7 @@ class _Worker:
     def _on_signal(self) -> None:
         if not self._ending.done():
             self._say(Note("stopping", "stopping: running jobs are cancelled"))
+            self._contact.stop_taking()
             self._slots.cancel_all("the runner was stopped")
             self._ending.set_result(EXIT_OK)
             return
