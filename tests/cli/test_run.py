@@ -106,7 +106,7 @@ class TestWhatToRun:
         (tmp_path / "b.py").write_bytes(b"")
         for name in ("a.py", "b.py"):
             with pytest.raises(UsageError):
-                running._source(parse(str(tmp_path / name)))
+                running.read_source(parse(str(tmp_path / name)))
 
 
 class TestWhereItRuns:

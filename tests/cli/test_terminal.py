@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.cli.terminal import TerminalFilter, clean, clean_json, clean_line
+from airlox.cli.terminal import TerminalFilter, clean, clean_json, clean_line, clean_styled
 
 ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f‎‏\u2028-\u202e\u2066-\u2069]")
 PASSES = re.compile(r"\x1b\[[0-9;:]*[mK]")
@@ -55,6 +55,20 @@ class TestCleanJson:
     def test_beyond_the_basic_plane(self) -> None:
         assert json.loads(clean_json('"\U000e0041"')) == "\U000e0041"
         assert "\U000e0041" not in clean_json('"\U000e0041"')
+
+
+class TestCleanStyled:
+    @given(nasty)
+    def test_only_colours_act(self, text: str) -> None:
+        shown = clean_styled(text)
+        left = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
+        assert re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", left) is None
+        assert ACTING.search(left) is None
+        assert left == shown or shown.endswith("\x1b[0m")
+
+    def test_what_stays_in_the_line(self) -> None:
+        assert clean_styled("\x1b[1;32mok\x1b[0m\tdone") == "\x1b[1;32mok\x1b[0m\tdone\x1b[0m"
+        assert clean_styled("a\x1b[2Kb\rc\bd") == r"a\x1b[2Kb\rc\x08d"
 
 
 class TestTerminalFilter:

@@ -45,7 +45,7 @@ class Voice:
         self._quiet = quiet or json
         self._out = stdout or sys.stdout
         self._err = stderr or sys.stderr
-        self._has_style = _wants_style(self._err, {} if environ is None else environ)
+        self._has_style = wants_style(self._err, {} if environ is None else environ)
         self._rewrites = self._err.isatty() and (environ or {}).get("TERM") != "dumb"
         self._filters: dict[int, TerminalFilter] = {}
         self._line_is_open = False
@@ -180,10 +180,12 @@ class Voice:
 
     def _tell(self, text: str, style: str | None) -> None:
         self._close_line()
-        text = clean(text)
-        if style is not None and self._has_style:
-            text = f"{_STYLES[style]}{text}{RESET}"
-        self._write(self._err, text + "\n")
+        self._write(self._err, self._styled(clean(text), style) + "\n")
+
+    def _styled(self, text: str, style: str | None) -> str:
+        if style is None or not self._has_style:
+            return text
+        return f"{_STYLES[style]}{text}{RESET}"
 
     def _close_line(self) -> None:
         self._erase_status()
@@ -261,7 +263,8 @@ def _compact(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _wants_style(stream: TextIO, environ: Mapping[str, str]) -> bool:
+def wants_style(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether a stream is a terminal that shows colours, and nobody asked for none."""
     if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
         return False
     return stream.isatty()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
     from types import FrameType, TracebackType
-    from typing import Any
+    from typing import Any, Protocol
 
     from airlox.cli.options import Parser
     from airlox.cli.output import Voice
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from airlox.client.jobs import Job, Result
     from airlox.client.machines import Machine
     from airlox.client.session import Session
+    from airlox.protocol.item import ItemRef
+
+    class Cancellable(Protocol):
+        """A job, or several."""
+
+        def cancel(self) -> None: ...
+
 
 EXAMPLES = {"run": "airlox run --on gpu-box --tree -- pytest -x tests/"}
 
@@ -68,7 +75,13 @@ def add_arguments(parser: Parser, command: str) -> bool:
 def _add_where(parser: Parser) -> None:
     where = parser.add_argument_group("where it runs (any free runner, unless said)")
     where.add_argument(
-        "--on", metavar="NAME[/LABEL]", help="a machine of `airlox machine`, or a label of its pool"
+        "--on",
+        metavar="NAME[/LABEL]",
+        help="a machine of `airlox machine`, or a label of its pool; several as a,b,c run it on "
+        "each at once",
+    )
+    where.add_argument(
+        "--all", action="store_true", help="on every runner there that is online and approved"
     )
     where.add_argument("--runner", metavar="RUNNER", help="one runner, by name or key")
     where.add_argument(
@@ -118,13 +131,17 @@ def run(args: Namespace, voice: Voice) -> int:
     _check(args)
     if args.dry_run:
         return tree.list_all(args, voice)
+    if args.all or (args.on is not None and "," in args.on):
+        from airlox.cli import fanout
+
+        return fanout.run(args, voice)
     with opening.open_place(args, voice) as session:
         machine = opening.machine_of(args)
         try:
             job = submit(args, session, machine, voice)
         except JobRefused as refused:
             if voice.json:
-                voice.document(_refusal_shape(refused))
+                voice.document(refusal_shape(refused))
                 return EXIT_ERROR
             raise
         if machine is not None:
@@ -132,7 +149,7 @@ def run(args: Namespace, voice: Voice) -> int:
         if job.upload is not None:
             tree.warn(job.upload, voice)
         if args.no_wait:
-            return _print_id(job, voice, args.on or args.runner)
+            return print_id(job, voice, args.on or args.runner)
         voice.note(first_line(session, job, args.on), "bold")
         waits = Waiting(job, voice, args.on or args.runner, lambda: _runner_name(session, job))
         return follow(job, voice, waits, wait_s=args.wait, out_dir=args.out_dir)
@@ -161,10 +178,22 @@ def _check(args: Namespace) -> None:
 
 def submit(args: Namespace, session: Session, machine: Machine | None, voice: Voice) -> Job:
     """Send the job and return its handle. Raises JobRefused when no runner takes it."""
-    source = _source(args)
+    source = read_source(args)
+    return post(args, session, machine, source, send_inputs(args, session))
+
+
+def send_inputs(args: Namespace, session: Session) -> list[ItemRef]:
+    """The files of `--input`, sent to a session."""
+    return [session.send_file(path) for path in args.input]
+
+
+def post(
+    args: Namespace, session: Session, machine: Machine | None, source: str, files: list[ItemRef]
+) -> Job:
+    """Post the job of a program's text and of files that were sent. Raises as `submit`."""
     choices = _choices(args, machine)
-    if args.input:
-        choices["files"] = [session.send_file(path) for path in args.input]
+    if files:
+        choices["files"] = files
     if args.file is not None:
         return session.run_python(
             source,
@@ -175,7 +204,7 @@ def submit(args: Namespace, session: Session, machine: Machine | None, voice: Vo
     return session.run_shell(source or args.command, **choices)
 
 
-def _source(args: Namespace) -> str:
+def read_source(args: Namespace) -> str:
     """The text of the script or the Python file; empty for a command."""
     from airlox import safefs
     from airlox.protocol.limits import CODE_BYTES
@@ -221,7 +250,8 @@ def _choices(args: Namespace, machine: Machine | None) -> dict[str, Any]:
     return choices
 
 
-def _refusal_shape(refused: JobRefused) -> dict[str, Any]:
+def refusal_shape(refused: AirloxError) -> dict[str, Any]:
+    """What `--json` says of a job that was not sent, or not taken."""
     return {
         "hint": refused.hint,
         "job": getattr(refused, "job", None),
@@ -231,7 +261,7 @@ def _refusal_shape(refused: JobRefused) -> dict[str, Any]:
     }
 
 
-def _print_id(job: Job, voice: Voice, where: str | None) -> int:
+def print_id(job: Job, voice: Voice, where: str | None) -> int:
     status = job.waiting
     if voice.json:
         place = {} if status is None else {"place": status.place, "reason": status.reason}
@@ -302,21 +332,33 @@ def watch(
     Raises WaitTimeout, KeyboardInterrupt.
     """
     with CtrlC(job, voice) as pressed:
-        shown = _Shown(voice)
-        try:
-            for piece in job.output(wait_s, on_status=on_status):
-                shown.put(_STREAMS[piece.stream], piece.data)
-        except BrokenPipeError:
-            job.cancel()  # nobody reads on; a job that goes on unseen helps nobody
-            raise
-        finally:
-            voice.end_output()
-        result = job.wait(wait_s)
-    if not voice.json:
-        shown.complete(result)
-    if pressed.once and "cancelled" in (result.status, result.reason):
+        result = show(job, voice, wait_s=wait_s, on_status=on_status)
+    if pressed.once and result.status == "cancelled":
         return result, EXIT_INTERRUPTED
     return result, ending.exit_code(result)
+
+
+def show(
+    job: Job,
+    voice: Voice,
+    *,
+    wait_s: float | None,
+    on_status: Callable[[JobStatus], None] | None = None,
+) -> Result:
+    """Show a job's output until it ends; its result. Raises WaitTimeout, BrokenPipeError."""
+    shown = _Shown(voice)
+    try:
+        for piece in job.output(wait_s, on_status=on_status):
+            shown.put(_STREAMS[piece.stream], piece.data)
+    except BrokenPipeError:
+        job.cancel()  # nobody reads on; a job that goes on unseen helps nobody
+        raise
+    finally:
+        voice.end_output()
+    result = job.wait(wait_s)
+    if not voice.json:
+        shown.complete(result)
+    return result
 
 
 class _Shown:
@@ -345,13 +387,13 @@ class _Shown:
 
 
 class CtrlC:
-    """While it lasts, Ctrl-C cancels the job once, and interrupts us when pressed again.
+    """While it lasts, Ctrl-C cancels what runs once, and interrupts us when pressed again.
 
     The handler itself does no input or output: whatever it interrupts goes on, so that the wait
     for the job's end is the same wait as before.
     """
 
-    def __init__(self, job: Job, voice: Voice) -> None:
+    def __init__(self, job: Cancellable, voice: Voice) -> None:
         self._job = job
         self._voice = voice
         self._cancelling: threading.Thread | None = None

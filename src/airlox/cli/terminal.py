@@ -23,6 +23,7 @@ _IN_LINE = re.compile(f"[\t\n{_ACTING}]")
 
 _SEQUENCE = r"\x1b\[[0-9;:]{0,64}[mK]"
 """Select graphic rendition (colours), and erase in line."""
+_IN_STYLED = re.compile(f"(\x1b\\[[0-9;:]{{0,64}}m)|[\n{_ACTING}]")
 _IN_OUTPUT = re.compile(f"({_SEQUENCE})|(?![\\b\\r])[{_ACTING}]")
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")
 
@@ -42,6 +43,22 @@ def clean_line(text: str) -> str:
 def clean_json(document: str) -> str:
     """JSON with the same value, and nothing in it that a terminal would act on."""
     return _IN_TEXT.sub(lambda match: _json_escaped(match[0]), document)
+
+
+def clean_styled(text: str) -> str:
+    """One line in which colours pass and nothing else acts, not even on the line itself; after it
+    all colours are off."""
+    is_styled = False
+
+    def judge(match: re.Match[str]) -> str:
+        nonlocal is_styled
+        if match[1] is None:
+            return _escaped(match)
+        is_styled = True
+        return match[1]
+
+    shown = _IN_STYLED.sub(judge, text)
+    return shown + RESET if is_styled else shown
 
 
 class TerminalFilter:
