@@ -303,12 +303,12 @@ def _groups() -> list[Path]:
 
 
 def _state_of(pid: int) -> Path:
-    """The state folder of a driver: a file of it is mounted in its container."""
-    label = "{{range .Mounts}}{{.Source}}\n{{end}}"
+    """The state folder of a driver, from the container of its job: that knows the driver's pid."""
     for name in engine.use().containers():
-        for source in engine.use().docker("inspect", f"--format={label}", name).split():
-            if source.endswith("/etc/passwd"):
-                return Path(source).parents[1]
+        told = json.loads(engine.use().docker("inspect", name))[0]
+        if f'"pid": {pid},' in " ".join(told["Config"]["Env"]):
+            sources = [mount["Source"] for mount in told["Mounts"]]
+            return next(Path(path).parents[1] for path in sources if path.endswith("/etc/passwd"))
     raise AssertionError(f"no container of {pid}")
 
 
