@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
+from unicodedata import category
 
 from airlox.errors import LimitError, PolicyError, ValidationError
 from airlox.protocol.archive import ENTRIES, inspect_zip, read_entry
@@ -27,6 +28,7 @@ BEFORE: Final = "before"
 AFTER: Final = "after"
 FILES: Final = ENTRIES - 2
 """Most contents of one archive."""
+_GIT_NAMES: Final = (".git", "git~1")
 INDEXED_BYTES: Final = 64
 """What a file takes of the archive beside its path and content, in either index."""
 
@@ -99,10 +101,23 @@ def _check_meaning(changes: Changes) -> None:
         raise ValidationError("a link among the changes of a job has an impossible target")
 
 
+def passes_for_git(path: bytes) -> bool:
+    """Whether some file system takes a name in the path for `.git`: one that skips what cannot be
+    seen, knows short names, or drops dots and spaces at the end."""
+    return any(_plain(name) in _GIT_NAMES for name in path.split(b"/"))
+
+
+def _plain(name: bytes) -> str:
+    seen = "".join(c for c in name.decode("utf-8", "replace") if category(c) not in ("Cf", "Mn"))
+    return seen.partition(":")[0].rstrip(" .").casefold()
+
+
 def check_changes(changes: Changes, wanted: Wanted, sent: TreeIndex | None) -> None:
     """Raises PolicyError unless the changes are of files that were asked for and, where the tree
     that was `sent` is known, begin with what that tree had and end in what is a tree."""
     for change in changes:
+        if passes_for_git(change.path):
+            raise PolicyError(f"the runner returns {shown(change.path)}, which can pass for .git")
         if change.path not in wanted:
             raise PolicyError(f"the runner returns {shown(change.path)}, which was not asked for")
     if sent is None:

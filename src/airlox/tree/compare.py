@@ -31,7 +31,7 @@ from airlox.tree.beneath import (
     pieces,
     workspace_errors,
 )
-from airlox.tree.changes import FILES, INDEXED_BYTES, Changes
+from airlox.tree.changes import FILES, INDEXED_BYTES, Changes, passes_for_git
 from airlox.tree.index import ENTRIES, Entry, Kind, TreeIndex
 from airlox.tree.paths import SYNC_PREFIX, check_folder, shown, split
 from airlox.tree.stamps import stamp_of
@@ -204,6 +204,8 @@ class _Taking:
         """Take a file that was touched, unless it is as it was sent."""
         try:
             check_folder(path)
+            if passes_for_git(path):
+                raise _Unfit("its name can pass for .git")
             entry, content = self._read(path, sent, found)
             if entry != sent:
                 self._add(entry, content, sent)

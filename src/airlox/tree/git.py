@@ -37,6 +37,16 @@ _STAT: Final = (
 )
 """Every sign of a change counts, whatever the settings say."""
 _CHANGED: Final = ("diff-files", "--raw", "-z", "--no-renames", "--ignore-submodules=none")
+_RAW: Final = (
+    *("-c", "core.autocrlf=false", "-c", "core.fileMode=true", "-c", "core.symlinks=true"),
+    *("-c", "diff.noPrefix=false", "-c", "diff.mnemonicPrefix=false", "-c", "diff.relative=false"),
+)
+_DIFF: Final = (
+    *("diff", "--no-index", "--no-prefix", "--binary", "--full-index", "--no-renames", "-U3"),
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--"),
+)
+_AS_THEY_ARE: Final = b"* -text !diff !eol -ident -filter -working-tree-encoding\n"
+"""Attributes under which bytes are compared as they stand."""
 _COMPLAINT_BYTES: Final = 64 * 1024
 _POINTER_BYTES: Final = 4096
 _UNREADABLE: Final = re.compile(rb"^warning: could not open directory '(.*)/': ", re.MULTILINE)
@@ -117,6 +127,37 @@ def is_plain(folder: str) -> bool:
     """Whether git looks at every file of the index, and none is a submodule."""
     answer, _ = _ask(folder, _FLAGS, TIMEOUT_S)
     return _NOT_AS_IT_LOOKS.search(answer) is None
+
+
+def versions_of(folder: str, path: bytes) -> Iterator[bytes]:
+    """The contents that git has of a file of a work tree: in its index, then in the last commit."""
+    for version in (b":0:", b"HEAD:"):
+        try:
+            answer, _ = _ask(folder, ("cat-file", "blob", os.fsdecode(version + path)), TIMEOUT_S)
+        except TreeError:
+            continue  # it has none there
+        yield answer
+
+
+def difference(folder: str, old: str, new: str) -> bytes:
+    """A patch that makes what is in one folder beneath `folder` of what is in another; it becomes
+    a repository, so that nothing but our own attributes holds. Raises TreeError."""
+    try:
+        _ask(folder, ("init", "--quiet", "--template="), TIMEOUT_S)
+        attributes = attributes_of(folder)
+        os.mkdir(os.path.dirname(attributes))
+        with open(attributes, "wb") as file:
+            file.write(_AS_THEY_ARE)
+        answer, _ = _ask(folder, (*_RAW, *_DIFF, old, new), TIMEOUT_S)
+    except TreeError as error:
+        if error.code != "missing_git":
+            raise
+        raise TreeError(
+            "a patch is made by git, which is not installed",
+            code="missing_git",
+            hint="install git, or pull the files without a patch",
+        ) from None
+    return answer
 
 
 def index_of(folder: str) -> str:

@@ -38,7 +38,7 @@ class Wanted:
             raise TreeError(f"--pull has a bad pattern: {fault}", code="tree_pattern") from None
 
     def __contains__(self, path: bytes) -> bool:
-        return bool(self._spec.check_file(os.fsdecode(path)).include)
+        return bool(self._spec.check_file(_text(path)).include)
 
 
 class IgnoreRules:
@@ -59,14 +59,19 @@ class IgnoreRules:
     def ignores(self, folder: bytes, name: bytes, *, is_folder: bool) -> bool:
         """Whether something in a folder, which is itself not ignored, is: the nearest rule
         decides."""
-        path = os.fsdecode(name) + ("/" if is_folder else "")
+        path = _text(name) + ("/" if is_folder else "")
         while True:
             spec = self._specs.get(folder)
             verdict = None if spec is None else spec.check_file(path).include
             if verdict is not None or not folder:
                 return bool(verdict)
             folder, _, parent = folder.rpartition(b"/")
-            path = f"{os.fsdecode(parent)}/{path}"
+            path = f"{_text(parent)}/{path}"
+
+
+def _text(path: bytes) -> str:
+    """The path as patterns see it: no pattern names a newline, but wildcards stand for one."""
+    return os.fsdecode(path).replace("\n", "\x01")
 
 
 def _lines(folder_fd: int) -> list[str]:
