@@ -166,6 +166,20 @@ time.sleep(60)
 }
 
 
+@EACH_GROUND
+@pytest.mark.parametrize("place", ["bait['tmp']", "'/dev/shm'"])
+def test_files_without_content_in_memory(ground: Ground, place: str) -> None:  # 51, 58
+    code = f"""
+def fill():
+    for number in range(20_000):
+        os.close(os.open(f"{{{place}}}/{{number}}", os.O_CREAT | os.O_WRONLY))
+    time.sleep(60)
+attempt(fill)
+"""
+    seen = ground.run(code, limits={"tmp_files": 10_000, "timeout_s": 15.0})
+    assert seen.words == ["ENOSPC"] or (seen.cause, seen.limit) == ("disk", 10_000)
+
+
 def test_without_walls_memory_files_are_not_seen() -> None:  # 51: teeth
     code = """
 held = os.memfd_create("held")

@@ -245,6 +245,7 @@ CASES = (
         proofs=(
             *_in(_ABUSE, "TestMemory::test_in_files_of_tmpfs_and_memory_files"),
             *_in(_ABUSE, "TestMemory::test_that_no_process_shows"),
+            *_in(_ABUSE, "test_files_without_content_in_memory"),
             *_in(_ABUSE, "test_without_walls_memory_files_are_not_seen"),
         ),
     ),

@@ -25,6 +25,7 @@ from airlox.sandbox.base import NICE, Cause, Layer, Limits, Outcome, Plan, Repor
 from airlox.sandbox.linux import builders, gpus, jobuser, layout, syscalls, trial
 from airlox.sandbox.linux.cgroups import Cgroup, CgroupDriver, open_driver
 from airlox.sandbox.linux.running import RunningJob
+from airlox.sandbox.linux.tmpfs import TmpfsFiles
 from airlox.sandbox.linux.verdict import Seen, judge
 from airlox.sandbox.linux.walls import Given, Walls
 from airlox.sandbox.pipes import OutputPipes
@@ -126,8 +127,9 @@ class LocalSandbox:
             job = stack.enter_context(RunningJob(launched))
             outcome = Outcome(Cause.CANCELLED)
             if await job.became_ready(cancel):
+                watch = self._watch(job, plan, group, stack)
                 async with outlet.proxy() if outlet else contextlib.nullcontext() as proxy:
-                    outcome = await self._see_through(job, plan, cancel, group, on_started)
+                    outcome = await self._see_through(job, plan, cancel, group, watch, on_started)
                 outcome = replace(outcome, egress=proxy.seen() if proxy else None)
             pipes.finish()
             if group is not None:
@@ -140,16 +142,12 @@ class LocalSandbox:
         plan: Plan,
         cancel: asyncio.Event,
         group: Cgroup | None,
+        watch: Watch,
         on_started: Callable[[int], None] | None,
     ) -> Outcome:
         if on_started is not None:
             on_started(job.keeper_pid)
         job.go()
-        watch = Watch(
-            plan.limits,
-            (plan.work, plan.home, plan.out),
-            root_pid=None if _measures(group) else job.keeper_pid,
-        )
         reason = await first_reason(
             job.ended, timeout_s=plan.limits.timeout_s, cancel=cancel, breached=breach_of(watch)
         )
@@ -162,6 +160,21 @@ class LocalSandbox:
         seen = _seen(job, group, watch)
         outcome = replace(judge(reason, seen, plan.limits), wall_ms=wall_ms)
         return outcome if gone else replace(outcome, detail=_NOT_GONE)
+
+    def _watch(
+        self, job: RunningJob, plan: Plan, group: Cgroup | None, stack: contextlib.ExitStack
+    ) -> Watch:
+        assert self._builder is not None
+        counter: TmpfsFiles | None = None
+        if not self._builder.limits_files_of_tmpfs:
+            counted = layout.tmpfs_files(plan.limits, self._walls.layout)
+            counter = stack.enter_context(TmpfsFiles(job.keeper_pid, counted))
+        return Watch(
+            plan.limits,
+            (plan.work, plan.home, plan.out),
+            root_pid=None if _measures(group) else job.keeper_pid,
+            meter=counter,
+        )
 
     def _make_ready(self) -> None:
         if sys.platform != "linux" or not syscalls.SUPPORTED:

@@ -23,6 +23,7 @@ class Broken:
     """A builder that cannot be had on any machine."""
 
     name = "own"
+    limits_files_of_tmpfs = True
 
     def check(self) -> None:
         raise SandboxError("nothing to build with", code="broken", hint="none")

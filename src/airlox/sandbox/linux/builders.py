@@ -30,6 +30,10 @@ class Builder(Protocol):
     def name(self) -> str:
         """What results and the operator call it."""
 
+    @property
+    def limits_files_of_tmpfs(self) -> bool:
+        """Whether the kernel keeps the number of files in a tmpfs; else they are counted."""
+
     def check(self) -> None:
         """See what can be seen before a trial.
 

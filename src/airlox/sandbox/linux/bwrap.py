@@ -8,7 +8,7 @@ that a job sees.
 Where it differs from `own`:
 
 - The root, `/dev` and `/proc` are made read-only at the end and each tmpfs gets a size, for its own
-  have neither. How many files a tmpfs holds cannot be limited; their memory counts as the job's.
+  have neither. How many files a tmpfs holds cannot be limited; they are counted (`tmpfs.py`).
 - Sources are found by path as the job's user, so started as root everything must be reachable by
   that user (`toolchain_unreadable`). The three writable folders come from checked descriptors
   where this bubblewrap can do that.
@@ -75,6 +75,7 @@ class Bwrap:
     """See `builders.Builder`."""
 
     name = "bwrap"
+    limits_files_of_tmpfs = False
 
     def check(self) -> None:
         """See `builders.Builder`."""

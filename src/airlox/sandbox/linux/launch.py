@@ -38,6 +38,7 @@ class Own:
     """See `builders.Builder`. It needs no program but the interpreter that we are."""
 
     name = "own"
+    limits_files_of_tmpfs = True
 
     def check(self) -> None:
         """The trial says more than any look at the system could."""

@@ -114,6 +114,11 @@ def steps(
     )
 
 
+def tmpfs_files(limits: Limits, where: Layout) -> dict[str, int]:
+    """How many files each tmpfs of a job may hold."""
+    return {where.tmp: limits.tmp_files, "/dev/shm": _SHM_FILES}
+
+
 def rlimits(limits: Limits, *, memory_back_stop: bool) -> tuple[tuple[int, int], ...]:
     """Hard limits of the job. The back-stop on data stands in where no cgroup limits memory."""
     wanted = [
