@@ -341,11 +341,11 @@ def _reason(
     outcome: base.Outcome,
     redactor: Redactor,
 ) -> str | None:
-    if outcome.cause is base.Cause.CANCELLED:
-        return running.why
-    reason = answers.reason_of(
-        outcome, attempt.job, bench.session, memory_mb=bench.options.memory_mb
-    )
+    reason: str | None = running.why
+    if outcome.cause is not base.Cause.CANCELLED:
+        reason = answers.reason_of(
+            outcome, attempt.job, bench.session, memory_mb=bench.options.memory_mb
+        )
     return None if reason is None else redactor.clean_text(reason)
 
 

@@ -65,11 +65,16 @@ class Slots:
         self._room = asyncio.Semaphore(count)
         self._known: dict[ItemId, Running] = {}
         self._taken: dict[ItemId, None] = {}
+        self._closed = False
 
     @property
     def free(self) -> int:
         """As the relay may count on it."""
-        return max(0, self.count - len(self._taken))
+        return 0 if self._closed else max(0, self.count - len(self._taken))
+
+    def close(self) -> None:
+        """No job more shall come."""
+        self._closed = True
 
     @property
     def current(self) -> ItemId | None:

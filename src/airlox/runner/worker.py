@@ -6,7 +6,8 @@ being away stops nothing that runs: results wait in the spool.
 
 The end: SIGTERM or SIGINT cancels the running jobs, their results are posted within a bounded
 time, and what could not be posted stays in the spool for the next start. A second signal ends at
-once. A session that has ended, and a rejection, end the runner by themselves.
+once. A session that has ended, and a rejection, end the runner by themselves. On a disk that keeps
+no news of the session any more the jobs that run come to their end, and the runner with the last.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from airlox.client.deadline import Deadline
 from airlox.client.stream import Feed
-from airlox.errors import AirloxError, ProtocolError, SandboxError, SessionClosed
+from airlox.errors import AirloxError, ProtocolError, SandboxError, SessionClosed, StorageError
 from airlox.protocol import canonical
 from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.invite import Invite
@@ -90,6 +91,8 @@ class _Worker:
         self._feeds: list[tuple[Feed, threading.Thread]] = []
         self._ahead = threading.BoundedSemaphore(EVENTS_AHEAD)
         self._said_ready = self._said_waiting = False
+        self._deaf: StorageError | None = None
+        """Why news of the session cannot be taken any more."""
         self.session_gone = False
 
     async def run(self) -> int:
@@ -137,6 +140,8 @@ class _Worker:
             try:
                 while (event := feed.next(Deadline.after(None))) is not None:
                     patiently(partial(take, event), self._link.api.pause, on_wait=complain)
+            except StorageError as error:
+                self._loop.call_soon_threadsafe(self._end_after_jobs, error)
             except AirloxError as error:
                 self._loop.call_soon_threadsafe(self._end_with, error)
 
@@ -213,8 +218,12 @@ class _Worker:
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _takes_none(self) -> bool:
+        return self._ending.done() or self._deaf is not None
+
     def _assign(self, job: ItemId) -> None:
-        running = None if self._ending.done() else self._slots.add(job)
+        running = None if self._takes_none else self._slots.add(job)
         if running is None:
             return
         task = asyncio.create_task(self._serve(running))
@@ -238,10 +247,11 @@ class _Worker:
                 self._arrivals.pop(running.job, None)
                 if not running.answered:
                     self._contact.settle(running.job)
+                self._end_if_idle()
 
     async def _carry_out(self, running: Running) -> None:
         job = running.job
-        if self._ending.done() or not await self._contact.claim(job):
+        if self._takes_none or not await self._contact.claim(job):
             return
         arrived = self._arrivals.setdefault(job, asyncio.Event())
         self._tell("job_started", f"job {job} started", job)
@@ -273,6 +283,16 @@ class _Worker:
         self._say(Note("ended", str(error), {"code": error.code}))
         self._slots.cancel_all(error.message)
         self._ending.set_result(EXIT_OK if self.session_gone else EXIT_ERROR)
+
+    def _end_after_jobs(self, error: StorageError) -> None:
+        """What the session tells cannot be kept: no job is taken any more."""
+        self._deaf = self._deaf or error
+        self._slots.close()
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._deaf is not None and not self._slots.known:
+            self._end_with(self._deaf)
 
     async def _until_the_end(self, tasks: Iterable[asyncio.Task[None]]) -> int:
         """The exit code, once it is decided. What breaks in a task breaks the runner."""
