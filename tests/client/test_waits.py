@@ -403,7 +403,7 @@ class TestAJob:
         assert found.others == ()
 
     def test_a_second_result_is_named(self, scene: Scene) -> None:
-        """A relay that gives a job aimed at any runner to two of them shows both."""
+        """P-QUE-8: a relay that gives a job aimed at any runner to two of them shows both."""
         second = scene.world.person(Role.RUNNER, "second")
         scene.line.join(second)
         scene.post(scene.owner.post(RunnerApprove(participant_pub=second.public)))
