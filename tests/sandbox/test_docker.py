@@ -7,8 +7,10 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -255,14 +257,14 @@ class TestRefusals:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
         assert refusal(state_dir=tmp_path, image=engine.PYTHON).code == "engine_unreachable"
 
-    def test_an_engine_that_this_user_may_not_use(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        socket = engine.use().folder / "engine.sock"
-        socket.chmod(0o600)
-        try:
+    def test_an_engine_that_this_user_may_not_use(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            Path(folder).chmod(0o755)
+            listener.bind(f"{folder}/engine.sock")
+            Path(folder, "engine.sock").chmod(0o600)
+            host = f"unix://{folder}/engine.sock"
             with pytest.raises(AssertionError, match="may not use the container engine"):
-                sandbox.run("", user="user", sandbox="docker")
-        finally:
-            socket.chmod(0o666)
+                sandbox.run("", user="user", sandbox="docker", docker_host=host)
 
     def test_a_runtime_that_the_engine_lacks(self, tmp_path: Path) -> None:
         options = {"state_dir": tmp_path, "image": engine.PYTHON, "container_runtime": "no-such"}

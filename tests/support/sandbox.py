@@ -88,7 +88,7 @@ def started(
     environ = {}
     if sandbox == "docker":
         parts.require("a container engine")
-        environ["DOCKER_HOST"] = engine.use().host
+        environ["DOCKER_HOST"] = request.pop("docker_host", None) or engine.use().host
         request["options"] = {"image": engine.PYTHON, **request.get("options", {})}
     python, path = _setting(user, builder)
     identity = _identity(user)
