@@ -202,6 +202,19 @@ def test_a_wait_ends_in_time(office: Office) -> None:
     assert office.marks() == []
 
 
+def test_a_sender_need_not_be_there_when_the_turn_comes(office: Office, tmp_path: Path) -> None:
+    """P-QUE-7: its tree is on the relay, for whichever runner that is."""
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "a.txt").write_text("content\n")
+    ann = office.sender("ann")
+    job = ann.run_shell(["cat", "a.txt"], tree=folder, queue=60)
+    assert job.waiting is not None
+    ann.disconnect()
+    office.runner()
+    assert office.owner.job(job.id).wait(WAIT_S).stdout == "content\n"
+
+
 def test_who_may_not_wait(office: Office, tmp_path: Path) -> None:
     for seconds in (0.5, -1, 8 * 86_400):
         with pytest.raises(UsageError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,7 +21,7 @@ from airlox.client.membership import now_ms
 from airlox.client.references import Refs, item_refs, words
 from airlox.client.shown import Runner
 from airlox.client.timeline import STANDING_KINDS
-from airlox.errors import JobRefused, RelayError, UsageError
+from airlox.errors import AirloxError, JobRefused, RelayError, UsageError
 from airlox.protocol import canonical, limits
 from airlox.protocol.chain import Place
 from airlox.protocol.encoding import PublicKey
@@ -30,6 +30,7 @@ from airlox.protocol.job import (
     AnyRunner,
     LabelledRunner,
     OneRunner,
+    PullTerms,
     PythonJob,
     QueueTerms,
     ShellJob,
@@ -77,6 +78,8 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cwd: str | None = None
     fresh: bool = False
     progress_file: str | None = None
+    pull: Iterable[str] | None = None
+    pull_ignored: bool = False
     queue: bool | float | None = None
     require_layers: Iterable[str] = ()
     stay: bool = True
@@ -154,6 +157,7 @@ class Submission:
             "cwd": order.cwd or UNSET,
             "fresh": order.fresh or UNSET,
             "progress_file": order.progress_file or UNSET,
+            "pull": self._pull_terms(),
             "queue": self._queue_terms(),
             "require_layers": tuple(sorted(set(order.require_layers))) or UNSET,
             "tree": UNSET if upload is None else _tree_ref(upload),
@@ -168,6 +172,26 @@ class Submission:
                 hint="create the session with --kinds",
             )
         return extras
+
+    def _pull_terms(self) -> PullTerms | UnsetType:
+        """Which files come back when the job changes them in its tree."""
+        patterns = words(self._order.pull, "patterns of what is pulled")
+        if not patterns:
+            return UNSET
+        if self._order.tree is None:
+            raise UsageError("only what a job changes in a tree can be pulled", hint="send a tree")
+        if not self._core.manifest.has(Feature.PULL):
+            raise UsageError(
+                "what jobs change in a tree does not come back in this session",
+                code="no_pull",
+                hint="make a new one: airlox machine add NAME --renew, or session create "
+                "--features pull",
+            )
+        from airlox.tree.wanted import Wanted
+
+        Wanted(patterns)
+        ignored: Literal[True] | UnsetType = True if self._order.pull_ignored else UNSET
+        return PullTerms(patterns=patterns, ignored=ignored)
 
     def _queue_terms(self) -> QueueTerms | UnsetType:
         """When the job starts at the latest, where it may wait for a slot; never after the end of
@@ -289,13 +313,16 @@ class Submission:
         from airlox.client.trees import TreeUpload  # reads files and compresses: loaded on use
 
         runner = target.participant_pub if isinstance(target, OneRunner) else None
-        return TreeUpload(
+        upload = TreeUpload(
             self._core,
             os.fspath(order.tree),
             job=place.item_id,
             runner=None if runner is None else PublicKey(runner),
             choice=_choice(order.tree_options or {}),
         )
+        if order.pull:
+            upload.remember()
+        return upload
 
     # -- off it goes -------------------------------------------------------------------------
 
@@ -314,8 +341,22 @@ class Submission:
             may_wait = core.manifest.has(Feature.QUEUE) and not self._wait_s()
             hint += more if may_wait else ""
             raise JobNotTaken(words, code=error.code, hint=hint, job=sealed.ref.id) from error
-        runner, status = given.runner, given.status
-        return Job(core, sealed.ref, meta, runner=runner, status=status, upload=upload)
+        job = Job(core, sealed.ref, meta, runner=given.runner, status=given.status, upload=upload)
+        if upload is not None and job.waiting is not None and self._order.stay:
+            self._send_all(upload, meta.target)
+        return job
+
+    def _send_all(self, upload: TreeUpload, target: Target) -> None:
+        """A job that waits has its whole tree on the relay: its sender may be away when its turn
+        comes. A runner that was named has been sent what it is thought to lack."""
+        if isinstance(target, OneRunner):
+            return
+        try:
+            upload.send_first(everything=True)
+        except AirloxError as error:  # the job is posted: it may run all the same
+            self._core.on_warning(
+                f"the tree is not on the relay; the job needs this sender to be there: {error}"
+            )
 
 
 def _choice(given: Mapping[str, Any]) -> Choice:
