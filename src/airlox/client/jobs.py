@@ -19,7 +19,8 @@ from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.follow import Follower, Output
 from airlox.client.membership import now_ms
-from airlox.client.result import OutFile, Result, signed_result, unsigned_result
+from airlox.client.pulling import Returned
+from airlox.client.result import OutFile, Result, bytes_of, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
 from airlox.client.transport import one_line
 from airlox.errors import JobRefused, ProtocolError, RelayError, WaitTimeout
@@ -318,6 +319,20 @@ class Job:
             runner_name=first.author.name,
             others=tuple(other.id for other in more),
             load=self._load_out_file,
+            returned=None if self.meta.pull is UNSET else self._returned,
+        )
+
+    def _returned(self, file: OutFile | None) -> Returned:
+        """What the job changed in its tree, as its result has it."""
+        assert self.meta.pull is not UNSET
+        upload = self._upload
+        return Returned(
+            self.id,
+            self.meta.pull,
+            lambda: None if file is None else bytes_of(file),
+            most_bytes=self._core.manifest.max_item_bytes,
+            sent=None if upload is None else upload.sent,
+            root=None if upload is None else upload.root,
         )
 
     def _invalid_result(self) -> str | None:

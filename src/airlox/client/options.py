@@ -29,6 +29,11 @@ class JobOptions(TypedDict, total=False):
     """A folder of the working tree to send (full sessions)."""
     tree_options: Mapping[str, Any] | None
     """`allow`: names that look like credentials but may go; `exclude`: patterns to leave out."""
+    pull: Iterable[str] | None
+    """Patterns of files that come back when the job changes them in the tree, as in `.gitignore`:
+    see `Result.apply_changes` and `Result.patch` (sessions with the feature `pull`)."""
+    pull_ignored: bool
+    """With `pull`: new files too that git would ignore."""
     cwd: str | None
     """The folder within the tree to start in; by default that of `tree`."""
     fresh: bool

@@ -13,6 +13,7 @@ from airlox.errors import StorageError, UsageError
 from airlox.protocol.archive import ZipEntry, inspect_zip, read_entry
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import (
+    CHANGES_NAME,
     AppliedLimits,
     Cause,
     Egress,
@@ -26,6 +27,8 @@ from airlox.safefs import save_new
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from airlox.client.pulling import Change, Pulled, Returned
 
 CONTAINER: Final = "out.zip"
 """Out files that are no images at the top travel in one archive of this name."""
@@ -83,6 +86,36 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     live: LiveTotals | None = None
     peak: Peak | None = None
     tree: str | None = None
+    returned: Returned | None = None
+    """What the job changed in its tree, where it was asked to return that."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Files that the job changed in its tree, of those that were asked for with `pull`.
+
+        Raises UsageError when none were, ProtocolError when the runner returns what it may not,
+        StorageError when they can no longer be had.
+        """
+        return self._returned().changes
+
+    def apply_changes(self, folder: str | os.PathLike[str] | None = None) -> tuple[Pulled, ...]:
+        """Bring what the job changed into the tree of `folder`, by default where it was sent from;
+        what became of each file.
+
+        A file that changed here meanwhile is left alone, and the job's version saved beside it.
+        Raises as `changes`.
+        """
+        return self._returned().apply(folder)
+
+    def patch(self, folder: str | os.PathLike[str] | None = None) -> bytes:
+        """What the job changed, as a patch for `git apply`; it fits the tree as it was sent.
+
+        The old contents come from the tree of `folder`, by default where it was sent from. Raises
+        as `changes`, and TreeError when one is not there any more, or git is not installed.
+        """
+        from airlox.client.pulling import whole
+
+        return whole(self._returned().patch(folder))
 
     @property
     def ok(self) -> bool:
@@ -121,12 +154,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             saved.append(save_new(_make_folders(os.fspath(folder), parents), name, load()))
         return saved
 
+    def _returned(self) -> Returned:
+        if self.returned is None:
+            from airlox.client.pulling import asked_nothing
+
+            raise asked_nothing()
+        return self.returned
+
     def _contents(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
         for file in self.out_files:
             if file.name != CONTAINER:
-                yield file.name, lambda file=file: _bytes_of(file)  # type: ignore[misc]
+                yield file.name, lambda file=file: bytes_of(file)  # type: ignore[misc]
                 continue
-            archive = _bytes_of(file)
+            archive = bytes_of(file)
             for entry in inspect_zip(archive):
                 if not entry.is_dir:
                     yield entry.path, lambda a=archive, e=entry: _unzip(a, e)  # type: ignore[misc]
@@ -147,8 +187,17 @@ def signed_result(
     runner_name: str,
     others: tuple[str, ...],
     load: Callable[[ItemRef], bytes | None],
+    returned: Callable[[OutFile | None], Returned] | None = None,
 ) -> Result:
-    """A result that the view bound to its job, in the caller's form."""
+    """A result that the view bound to its job, in the caller's form.
+
+    `returned` makes what it has of the file with the tree's changes, for a job that asked for it.
+    """
+    files = tuple(OutFile(o.name, o.size, o.item, load) for o in meta.out_files)
+    changes = None
+    if returned is not None:
+        changes = next((file for file in files if file.name == CHANGES_NAME), None)
+        files = tuple(file for file in files if file is not changes)
     return Result(
         job=meta.job.id,
         status=meta.status.value,
@@ -160,7 +209,7 @@ def signed_result(
         stderr_truncated=meta.stderr_truncated,
         wall_ms=meta.wall_ms,
         peak_mem_mb=meta.peak_mem_mb,
-        out_files=tuple(OutFile(o.name, o.size, o.item, load) for o in meta.out_files),
+        out_files=files,
         code_sha256=meta.code_sha256,
         input_sha256=meta.input_sha256,
         runner=runner,
@@ -174,6 +223,7 @@ def signed_result(
         live=None if meta.live is UNSET else meta.live,
         peak=None if meta.peak is UNSET else meta.peak,
         tree=None if meta.tree is UNSET else meta.tree,
+        returned=None if returned is None else returned(changes),
     )
 
 
@@ -185,7 +235,8 @@ def unsigned_result(job: str, reason: str, runner: str | None) -> Result:
     )
 
 
-def _bytes_of(file: OutFile) -> bytes:
+def bytes_of(file: OutFile) -> bytes:
+    """Raises StorageError when they can no longer be had."""
     data = file.data
     if data is None:
         raise StorageError(

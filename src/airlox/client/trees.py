@@ -29,6 +29,7 @@ from airlox.tree.source import ALL, Part
 
 if TYPE_CHECKING:
     from airlox.client.core import Core
+    from airlox.tree.index import TreeIndex
     from airlox.tree.scan import LeftOut
 
 UNASKED_BYTES: Final = 32 << 20
@@ -66,10 +67,21 @@ class TreeUpload:
         self.pointers: tuple[bytes, ...] = facts.pointers
         self.changed = len(self._tree.lacking)
         self.sent_bytes = 0
+        self.sent: TreeIndex | None = None
+        """The files themselves, where they are remembered."""
         self._numbers = iter(range(PACKS))
         self._answering = threading.Lock()
         self._answers = 0
         self._answered = b""
+
+    @property
+    def root(self) -> str:
+        """The top of the tree."""
+        return self._tree.root
+
+    def remember(self) -> None:
+        """Keep in mind what the files are now, for what comes back. Raises TreeError."""
+        self.sent = self._tree.source.index
 
     def send_first(self, *, everything: bool) -> None:
         """Store packs on the relay before the job is posted: all there is for a sender that will

@@ -54,6 +54,11 @@ class WorkTree:
         self._facts = self._find_out()
 
     @property
+    def root(self) -> str:
+        """The top of the tree."""
+        return self._root
+
+    @property
     def facts(self) -> Facts:
         assert self._facts is not None
         return self._facts

@@ -60,6 +60,9 @@ class Changes:
             yield Change(path, old.get(path), new.get(path))
 
 
+NOTHING: Final = Changes(TreeIndex(()), TreeIndex(()), {})
+
+
 def encode_changes(changes: Changes) -> bytes:
     files = {BEFORE: changes.before.encode(), AFTER: changes.after.encode()}
     files |= {digest.hex(): changes.contents[digest] for digest in sorted(changes.contents)}
