@@ -18,6 +18,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def _bait(sandbox: Sandbox, folder: Path) -> Iterator[dict[str, Any]]:
         (other / "secret").write_text(secret)
         pid, address = _start_process(stack, secret)
         name = f"airlox-doctor-{secrets.token_hex(4)}"
-        path = str(folder / "socket")
+        path = _short_path(stack)
         port = _listen(stack, socket.AF_INET, ("127.0.0.1", 0)).getsockname()[1]
         with suppress(OSError):  # only Linux has sockets without a file
             _listen(stack, socket.AF_UNIX, "\0" + name)
@@ -200,6 +201,13 @@ def _bait(sandbox: Sandbox, folder: Path) -> Iterator[dict[str, Any]]:
             "abstract": name,
             "socket": path,
         }
+
+
+def _short_path(stack: ExitStack) -> str:
+    """Where a socket can lie: its path may have some 100 bytes, a work root may have more."""
+    short = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="airlox-")))
+    short.chmod(0o711)
+    return str(short / "socket")
 
 
 def _start_process(stack: ExitStack, secret: str) -> tuple[int, int]:
