@@ -45,6 +45,16 @@ def test_what_stands_in_no_rule_is_refused() -> None:
     assert allowed == {*profile.ALLOWED, "ioctl"}
 
 
+def test_memory_that_no_process_shows_is_for_those_whose_memory_is_counted() -> None:
+    for counted in (True, False):
+        told = json.loads(profile.build_profile(counted=counted))
+        rules = [rule["action"] for rule in told["syscalls"] if "memfd_create" in rule["names"]]
+        assert rules == ["SCMP_ACT_ALLOW" if counted else "SCMP_ACT_ERRNO"]
+        segments = [rule for rule in told["syscalls"] if "shmget" in rule["names"]]
+        assert len(segments) == 1
+        assert ("args" in segments[0]) is not counted
+
+
 @pytest.mark.parametrize("name", ["clone", "unshare"])
 def test_namespaces_are_refused(name: str) -> None:
     rules = [r for r in json.loads(profile.build_profile())["syscalls"] if name in r["names"]]

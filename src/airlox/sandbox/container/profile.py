@@ -56,18 +56,26 @@ ALLOWED: Final = tuple(_NAMES.split())
 _ARCHITECTURES: Final = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 _ALLOW: Final = "SCMP_ACT_ALLOW"
 _ERRNO: Final = "SCMP_ACT_ERRNO"
+_SEGMENT: Final = "shmget"
 _FAMILIES: Final = range(64)
 """More than any kernel knows."""
 
 
-def build_profile() -> bytes:
-    """The profile as JSON."""
+def build_profile(*, counted: bool = True) -> bytes:
+    """The profile as JSON. Unless a control group counts memory (`counted`), what would be memory
+    that no process shows cannot be made, or is small."""
+    unseen = frozenset() if counted else frozenset(seccomp.UNSEEN)
     profile = {
         "defaultAction": _ERRNO,
         "archMap": [{"architecture": name, "subArchitectures": []} for name in _ARCHITECTURES],
         "syscalls": [
-            {"names": [*ALLOWED, "ioctl"], "action": _ALLOW},
-            {"names": sorted(seccomp.ABSENT), "action": _ERRNO, "errnoRet": seccomp.ENOSYS},
+            {"names": [*(n for n in ALLOWED if n not in unseen), "ioctl"], "action": _ALLOW},
+            {
+                "names": sorted({*seccomp.ABSENT, *unseen} - {_SEGMENT}),
+                "action": _ERRNO,
+                "errnoRet": seccomp.ENOSYS,
+            },
+            *(() if counted else (_small_segments(),)),
             _no_bits("clone", seccomp.NAMESPACES),
             _no_bits("unshare", seccomp.NAMESPACES | seccomp.NEW_TIME),
             *(_only("personality", value) for value in seccomp.PERSONALITIES),
@@ -87,6 +95,12 @@ def _only(name: str, value: int, *, error: int | None = None) -> dict[str, objec
     test = {"index": 0, "value": value, "op": "SCMP_CMP_EQ"}
     action = {"action": _ALLOW} if error is None else {"action": _ERRNO, "errnoRet": error}
     return {"names": [name], **action, "args": [test]}
+
+
+def _small_segments() -> dict[str, object]:
+    """A rule for shared memory of no great size, which is the second argument."""
+    test = {"index": 1, "value": seccomp.SHARED_SEGMENT_BYTES, "op": "SCMP_CMP_LE"}
+    return {"names": [_SEGMENT], "action": _ALLOW, "args": [test]}
 
 
 def _no_bits(name: str, mask: int) -> dict[str, object]:

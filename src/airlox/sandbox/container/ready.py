@@ -82,7 +82,7 @@ def make_ready(options: SandboxOptions, owner: tuple[int, int] | None) -> Ready:
         gpus=options.gpus,
         volumes=image.volumes,
         accounts=_write_accounts(options.state_dir, _user(facts, owner)),
-        profile=_write_profile(options.state_dir) if facts.seccomp else None,
+        profile=_write_profile(options.state_dir, facts) if facts.seccomp else None,
     )
     has_shell = _try_out(engine, facts, image, shape, options, owner)
     if listed:
@@ -175,11 +175,11 @@ def _place(path: Path, owner: tuple[int, int] | None) -> Path:
     return path
 
 
-def _write_profile(state_dir: Path) -> Path:
+def _write_profile(state_dir: Path, facts: Facts) -> Path:
     """The system calls jobs may make, as a file for the engine's command."""
     safefs.make_private_dir(state_dir / _ETC)
     path = state_dir / _ETC / "seccomp.json"
-    safefs.write_private(path, build_profile())
+    safefs.write_private(path, build_profile(counted=facts.limits_memory))
     return path
 
 
