@@ -73,6 +73,13 @@ _CAUSES = {
         "the container engine limits neither memory nor processes; memory is watched",
         "give it control groups: https://docs.docker.com/engine/security/rootless/tips/",
     ),
+    "memory_unwatched": (
+        (
+            "the container engine puts jobs into no control group, so that their memory can "
+            "neither be limited nor watched"
+        ),
+        "delegate control groups to it: https://docs.docker.com/engine/security/rootless/tips/",
+    ),
     "shared_users": (
         "user ids in containers are those of the machine",
         "a rootless engine has its own",

@@ -38,6 +38,8 @@ _WRITE = f"for folder in {LAYOUT.work} {LAYOUT.out} {LAYOUT.home}; do echo > $fo
 _NOT_STARTED = (126, 127)
 _OTHER_PROCESSOR = "xec format error"
 _ETC = "etc"
+_GROUPING = ("cgroupfs", "systemd")
+"""What makes groups by which the processes of a container are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,7 @@ def make_ready(options: SandboxOptions, owner: tuple[int, int] | None) -> Ready:
     """
     engine = open_engine()
     facts = engine.facts()
-    if not facts.linux:
-        raise causes.refusal("engine_not_linux")
-    if facts.remaps:
-        raise causes.refusal("engine_remaps")
+    _check_engine(facts)
     listed = options.network is Network.ALLOW_LIST
     if listed:
         from airlox.sandbox.container import wayout  # most runners have no use for it
@@ -126,6 +125,16 @@ def ask(
 def label_of(state_dir: Path) -> str:
     """What the containers of one runner bear, so that its next start finds them."""
     return "airlox.runner=" + hashlib.sha256(os.fsencode(state_dir.resolve())).hexdigest()[:32]
+
+
+def _check_engine(facts: Facts) -> None:
+    """Raises SandboxError where containers of this engine could not hold a job."""
+    if not facts.linux:
+        raise causes.refusal("engine_not_linux")
+    if facts.remaps:
+        raise causes.refusal("engine_remaps")
+    if not facts.limits_memory and facts.cgroup_driver not in _GROUPING:
+        raise causes.refusal("memory_unwatched")
 
 
 def _find_image(engine: Engine, name: str | None) -> Image:
