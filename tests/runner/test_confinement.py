@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import stat
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from airlox.errors import SandboxError
+from airlox.errors import SandboxError, UsageError
 from airlox.runner.confinement import in_one_line, open_tried, sandbox_options
 from airlox.runner.notes import Note
 from airlox.runner.options import RunnerOptions
@@ -38,6 +41,31 @@ def test_no_walls_is_a_warning(tmp_path: Path) -> None:
     said: list[Note] = []
     open_tried(replace(OPTIONS, sandbox="process"), tmp_path, Network.ON, said.append)
     assert [note.kind for note in said] == ["warning"]
+
+
+def test_bubblewrap_under_root_gets_a_way_to_the_folders_of_jobs(tmp_path: Path) -> None:
+    parts.require("bwrap")
+    parts.require("root")
+    with TemporaryDirectory() as top:  # pytest's own folders are closed to other users
+        Path(top).chmod(0o711)
+        state = Path(top, "runner/state")
+        state.mkdir(0o700, parents=True)
+        chosen = replace(OPTIONS, builder="bwrap", work_root=Path(top, "runner"))
+        with suppress(SandboxError):  # the tests' interpreter may lie in a private home
+            open_tried(chosen, state, Network.OFF, print)
+        assert stat.S_IMODE(state.stat().st_mode) == 0o711
+
+
+def test_a_way_that_is_closed_to_bubblewrap_is_told(tmp_path: Path) -> None:
+    parts.require("bwrap")
+    parts.require("root")
+    (tmp_path / "closed").mkdir(0o700)
+    state = tmp_path / "closed/runner/state"
+    state.mkdir(parents=True)
+    chosen = replace(OPTIONS, builder="bwrap", work_root=tmp_path / "closed/runner")
+    with pytest.raises(UsageError) as refused:
+        open_tried(chosen, state, Network.OFF, print)
+    assert refused.value.code == "work_root_closed"
 
 
 def test_a_wall_that_is_asked_for_and_missing_is_refused(tmp_path: Path) -> None:
