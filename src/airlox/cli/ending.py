@@ -20,16 +20,20 @@ if TYPE_CHECKING:
     Shape = dict[str, Any]
 
 MIB = 1024 * 1024
-RUNNER_LOST = "runner_lost"
-"""The relay's reason for a job whose runner has been away for too long."""
+_RELAYS_REASONS = {
+    "runner_lost": "runner lost; airlox result -- {job} shows the result if it comes back",
+    "queue_expired": "no slot became free in time; a longer --queue=TIME waits for one",
+    "author_left": "the job's sender had left, or was cut off, before its turn came",
+}
+"""What the relay's reasons for ending a job mean, or what to do then."""
 _SHOWN_LEFT_OUT = 5
 _SHOWN_HOSTS = 3
 
 
-def tell(result: Result, saved: list[str], voice: Voice) -> None:
-    """Print how a job ended."""
+def tell(result: Result, saved: list[str], voice: Voice, brought: Shape | None = None) -> None:
+    """Print how a job ended. `brought`: what `--json` says besides of the tree's changes."""
     if voice.json:
-        voice.document(result_shape(result, saved))
+        voice.document(result_shape(result, saved) | (brought or {}))
         return
     _tell_blocked(result, voice)
     _tell_files(result, saved, voice)
@@ -41,8 +45,8 @@ def tell(result: Result, saved: list[str], voice: Voice) -> None:
             + ", ".join(result.others)
         )
     voice.note(last_line(result), "green" if result.ok else "red")
-    if not result.signed and result.reason == RUNNER_LOST:
-        voice.note(f"runner lost; airlox result -- {result.job} shows the result if it comes back")
+    if not result.signed and result.reason in _RELAYS_REASONS:
+        voice.note(_RELAYS_REASONS[result.reason].format(job=result.job))
 
 
 def exit_code(result: Result) -> int:

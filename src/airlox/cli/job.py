@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airlox.cli import opening, options, waiting
+from airlox.cli import opening, options, pulling, waiting
 from airlox.cli.main import EXIT_NO_RESULT
 from airlox.errors import AirloxError, WaitTimeout
 
@@ -40,6 +40,7 @@ def add_arguments(parser: Parser, command: str) -> bool:
             help="how long to wait for the end [0]; without an end the exit code is 75",
         )
         parser.add_argument("--out-dir", metavar="DIR", help="save the job's files there")
+        pulling.add_result_flags(parser)
     _add_where(parser)
     return True
 
@@ -63,6 +64,7 @@ def run(args: Namespace, voice: Voice) -> int:
 def _result(args: Namespace, session: Session, voice: Voice) -> int:
     from airlox.cli import ending
 
+    pulling.check_patch(args.patch, json=args.json)
     job = session.job(args.job)
     result = job.result()
     if result is None and args.wait:
@@ -83,8 +85,9 @@ def _result(args: Namespace, session: Session, voice: Voice) -> int:
     saved = ending.save_files(result, args.out_dir)
     if not voice.json:
         ending.print_output(result, voice)
-    ending.tell(result, saved, voice)
-    return ending.exit_code(result)
+    brought = pulling.bring(result, voice, pull=args.pull, patch=args.patch)
+    ending.tell(result, saved, voice, brought.shape)
+    return brought.exit_code(ending.exit_code(result))
 
 
 def _cancel(args: Namespace, session: Session, voice: Voice) -> int:

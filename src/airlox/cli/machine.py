@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airlox.client.shown import Runner
 
 KINDS = ("python", "shell")
-FEATURES = ("history", "live", "queue", "trees")
+FEATURES = ("history", "live", "pull", "queue", "trees")
 _JOB_TIMEOUT_S = 1800
 _JOB_MEMORY_MB = 4096
 _ITEM_MB = 100

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 
-from airlox.cli import ending, opening, options, tree, waiting
+from airlox.cli import ending, opening, options, pulling, tree, waiting
 from airlox.cli.main import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_RESULT
 from airlox.cli.output import STDERR, STDOUT, path_text, size_text
 from airlox.cli.waiting import Waiting
@@ -152,7 +152,7 @@ def run(args: Namespace, voice: Voice) -> int:
             return print_id(job, voice, args.on or args.runner)
         voice.note(first_line(session, job, args.on), "bold")
         waits = Waiting(job, voice, args.on or args.runner, lambda: _runner_name(session, job))
-        return follow(job, voice, waits, wait_s=args.wait, out_dir=args.out_dir)
+        return follow(job, args, voice, waits)
 
 
 def _check(args: Namespace) -> None:
@@ -304,19 +304,20 @@ def _runner_name(session: Session, job: Job) -> str:
 # -- following --------------------------------------------------------------------------------
 
 
-def follow(
-    job: Job, voice: Voice, waits: Waiting, *, wait_s: float | None, out_dir: str | None
-) -> int:
+def follow(job: Job, args: Namespace, voice: Voice, waits: Waiting) -> int:
     """Show a job's output as it happens, then tell its end; the exit code."""
     try:
-        result, code = watch(job, voice, wait_s=wait_s, on_status=waits.hear)
+        result, code = watch(job, voice, wait_s=args.wait, on_status=waits.hear)
     except WaitTimeout as late:
         if not voice.json or late.code == "closed":
             raise
         voice.document({"job": job.id, "status": job.state().state})
         return EXIT_NO_RESULT
-    ending.tell(result, ending.save_files(result, out_dir), voice)
-    return code
+    brought = pulling.bring(
+        result, voice, pull=bool(args.pull), patch=args.patch, completed_only=True
+    )
+    ending.tell(result, ending.save_files(result, args.out_dir), voice, brought.shape)
+    return brought.exit_code(code)
 
 
 def watch(

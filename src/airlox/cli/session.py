@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TYPES = ("text", "py", "md", "zip", "image")
 KINDS = ("python", "shell")
-FEATURES = ("history", "live", "pins", "queue", "trees")
+FEATURES = ("history", "live", "pins", "pull", "queue", "trees")
 MEMBER_ROLES = ("sender", "observer", "runner")
 
 _DEFAULT_TTL_S = 3600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airlox.cli import options
+from airlox.cli import options, pulling
 from airlox.cli.output import path_text, size_text
 
 TYPE_CHECKING = False
@@ -59,6 +59,7 @@ def add_flags(parser: Parser) -> None:
         action="store_true",
         help="send the content of Git LFS files, not the pointers that git commits",
     )
+    pulling.add_run_flags(tree)
     tree.add_argument(
         "--dry-run",
         action="store_true",
@@ -74,6 +75,7 @@ def check(args: Namespace) -> None:
             "--cwd, --fresh, --dry-run and --tree-… go with --tree",
             hint="add --tree to send the working tree",
         )
+    pulling.check_run(args)
 
 
 def choices(args: Namespace) -> dict[str, Any]:
@@ -86,7 +88,8 @@ def choices(args: Namespace) -> dict[str, Any]:
         "include": args.tree_include,
         "lfs": args.tree_lfs,
     }
-    return {"tree": ".", "tree_options": chosen, "cwd": args.cwd, "fresh": args.fresh}
+    sent = {"tree": ".", "tree_options": chosen, "cwd": args.cwd, "fresh": args.fresh}
+    return sent | pulling.choices(args)
 
 
 def warn(upload: TreeUpload, voice: Voice) -> None:
