@@ -170,6 +170,22 @@ class TestTell:
         ending.tell(lost, [], said.voice)
         assert ("airlox result -- 7Qk" in said.err.text) == is_told
 
+    @pytest.mark.parametrize(
+        ("reason", "signed", "told"),
+        [
+            ("queue_expired", False, "a longer --queue=TIME"),
+            ("author_left", False, "before its turn came"),
+            ("queue_expired", True, ""),
+        ],
+    )
+    def test_a_job_that_waited_in_vain(self, reason: str, signed: bool, told: str) -> None:
+        said = Spoken()
+        ending.tell(
+            result(status="failed", exit_code=None, reason=reason, signed=signed), [], said.voice
+        )
+        words = said.err.text.partition("──")[2].partition("\n")[2]
+        assert (told in words) if told else words == ""
+
     def test_truncated_output_is_told(self) -> None:
         said = Spoken()
         ending.print_output(result(stdout="x", stdout_truncated=True), said.voice)
