@@ -349,6 +349,7 @@ def test_jobs_wait_while_their_runner_is_away(relay: RelayThread, clock: Clock) 
     clock.turn(2)
     # its slot is free, and it may be back in a moment: whoever waits need not find out
     assert office.told(item)[0] == "queued"
+    assert office.told(office.wait(target=one(runner)))[0] == "queued"
     clock.turn(600)
     until(lambda: office.told(item) == ("queued", 1, "no_runner"))
     with office.http.stream(path, runner.token) as stream:

@@ -81,7 +81,7 @@ class Jobs:
                 raise Refusal("duplicate", "another participant stored a tree under this id")
             self._core.quotas.check_room_for_job(session)
             await self._assign_waiting(session)  # who waits comes before who does not
-            choice = self._runners.choose(session, target)
+            choice = self._runners.choose(session, target, patient=wait_s > 0)
             waits = choice.runner is None and wait_s > 0 and self._queue.may_wait(session, target)
             if waits:
                 self._core.quotas.check_room_for_waiting(session, author)

@@ -79,19 +79,17 @@ class Queue:
 
     def overdue(self, session: Session) -> list[tuple[Job, str]]:
         """Jobs that wait in vain, and why."""
+        targets = {job.target for job in session.waiting.values()}
+        hopeless = {each for each in targets if not self.may_wait(session, parse_target(each))}
         found: list[tuple[Job, str]] = []
         for job in session.waiting.values():
-            reason = self._overdue(session, job)
-            if reason is not None:
-                found.append((job, reason))
+            if not session.participants[PublicKey(job.author)].is_here:
+                found.append((job, AUTHOR_LEFT))
+            elif self._core.clock.ticks_ms() - job.since_ms >= job.wait_s * 1000:
+                found.append((job, EXPIRED))
+            elif job.target in hopeless:
+                found.append((job, NO_RUNNER))
         return found
-
-    def _overdue(self, session: Session, job: Job) -> str | None:
-        if not session.participants[PublicKey(job.author)].is_here:
-            return AUTHOR_LEFT
-        if self._core.clock.ticks_ms() - job.since_ms >= job.wait_s * 1000:
-            return EXPIRED
-        return None if self.may_wait(session, parse_target(job.target)) else NO_RUNNER
 
     def news(self, session: Session) -> list[Job]:
         """The jobs whose place or reason is another than was told last, noted as it is now.

@@ -47,15 +47,20 @@ class Runners:
 
     # ── choosing ─────────────────────────────────────────────────────────────────────────────
 
-    def choose(self, session: Session, target: Target) -> Choice:
+    def choose(self, session: Session, target: Target, *, patient: bool = False) -> Choice:
         """A free runner for a target: the one with the fewest jobs, of those the first to join.
 
-        In a floor session the code is always the one that 0.1.0 clients act on.
+        In a floor session the code is always the one that 0.1.0 clients act on. `patient`: for a
+        job that rather waits than goes to a runner that may have gone.
         """
         present = self.fitting(session, target)
         allowed = [each for each in present if self.is_approved(session, each)]
         online = [each for each in allowed if self.is_online(each)]
-        free = [each for each in online if self.free_slots(session, each) > 0]
+        free = [
+            each
+            for each in online
+            if self.free_slots(session, each) > 0 and (self._is_certain(each) or not patient)
+        ]
         if free:
             return Choice(min(free, key=lambda each: len(session.jobs_of(each.key))))
         if online:
@@ -81,17 +86,17 @@ class Runners:
         return capacity - len(session.jobs_of(runner.key))
 
     def ready(self, session: Session) -> Iterable[Participant]:
-        """Those that jobs that wait may be given to: approved, and certainly there.
-
-        One whose stream just ended may come back in a moment, or never; jobs that are patient
-        wait until it has given a sign of life.
-        """
+        """Those that jobs that wait may be given to: approved, and certainly there."""
         for each in session.runners():
-            if self.is_approved(session, each) and self.is_online(each):
-                presence = each.presence
-                lost_ms, heartbeat_ms = presence.lost_ms, presence.heartbeat_ms or 0
-                if presence.streams or lost_ms is None or heartbeat_ms > lost_ms:
-                    yield each
+            if self.is_approved(session, each) and self.is_online(each) and self._is_certain(each):
+                yield each
+
+    def _is_certain(self, runner: Participant) -> bool:
+        """Not one whose stream just ended: it may come back in a moment, or never. A sign of life
+        will tell."""
+        presence = runner.presence
+        lost_ms, heartbeat_ms = presence.lost_ms, presence.heartbeat_ms or 0
+        return presence.streams > 0 or lost_ms is None or heartbeat_ms > lost_ms
 
     # ── being there ──────────────────────────────────────────────────────────────────────────
 
