@@ -94,6 +94,20 @@ def test_only_so_much_is_kept(tmp_path: Path, folder: Path) -> None:
     assert len(os.listdir(folder)) == 2
 
 
+def test_what_earlier_tries_left_counts(folder: Path) -> None:
+    records = [content(bytes([n]) * 100) for n in range(9)]
+    for n in range(0, 9, 3):
+        Arrived(folder, most_bytes=500).keep(records[n : n + 3])
+    assert sum(path.stat().st_size for path in folder.iterdir()) == 500
+
+
+def test_the_disk_keeps_its_floor(folder: Path) -> None:
+    disk = os.statvfs(folder.parent)
+    free = disk.f_bavail * disk.f_frsize
+    Arrived(folder, floor_bytes=free + (1 << 40)).keep([content(b"x" * 1000)])
+    assert [*folder.iterdir()] == []
+
+
 def test_a_disk_that_refuses_costs_nothing_else(folder: Path) -> None:
     folder.parent.mkdir(exist_ok=True)
     folder.write_bytes(b"in the way")

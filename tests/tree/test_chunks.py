@@ -13,6 +13,7 @@ from airlox.errors import EncodingError, LimitError, ValidationError
 from airlox.tree.chunks import (
     CHUNK_BYTES,
     LARGE_BYTES,
+    LEAST_BYTES,
     RECIPE_BYTES,
     Chunk,
     Cutter,
@@ -28,8 +29,9 @@ MIB = 1 << 20
 DATA = random.Random(7).randbytes(8 * MIB)
 
 digests = st.binary(min_size=32, max_size=32)
-recipes = st.lists(st.builds(Chunk, digests, st.integers(1, CHUNK_BYTES)), min_size=1).map(
-    lambda chunks: Recipe(tuple(chunks))
+others = st.lists(st.builds(Chunk, digests, st.integers(LEAST_BYTES, CHUNK_BYTES)))
+recipes = st.tuples(others, st.builds(Chunk, digests, st.integers(1, CHUNK_BYTES))).map(
+    lambda chunks: Recipe((*chunks[0], chunks[1]))
 )
 
 
@@ -96,9 +98,19 @@ class TestRecipes:
         with pytest.raises(EncodingError):
             parse_recipe(encode_recipe(recipe), recipe.size)
 
+    def test_more_chunks_than_a_content_can_have(self) -> None:
+        """Thousands of chunks in a small file would cost a reader far more memory than the file."""
+        short = Chunk(bytes(32), LEAST_BYTES - 1)
+        for chunks in ((short, short), (short, Chunk(bytes(32), LEAST_BYTES)), (short,) * 1000):
+            recipe = Recipe(chunks)
+            with pytest.raises(EncodingError):
+                parse_recipe(encode_recipe(recipe), recipe.size)
+        for good in (Recipe((short,)), Recipe((Chunk(bytes(32), LEAST_BYTES), short))):
+            assert parse_recipe(encode_recipe(good), good.size) == good
+
     def test_bounds(self) -> None:
         most = RECIPE_BYTES // 36
-        too_many = Recipe((Chunk(bytes(32), 1),) * (most + 1))
+        too_many = Recipe((Chunk(bytes(32), LEAST_BYTES),) * (most + 1))
         with pytest.raises(LimitError):
             encode_recipe(too_many)
         with pytest.raises(LimitError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airlox.errors import StorageError, ValidationError
+from airlox.errors import LimitError, StorageError, ValidationError
 from airlox.tree.chunks import LARGE_BYTES, Cutter, encode_recipe
 from airlox.tree.packs import Record, What, content_record, write_packs
 from airlox.tree.store import Chunks, ContentStore
@@ -174,6 +174,26 @@ def test_an_index_is_accepted_whatever_its_size(tmp_path: Path) -> None:
             assert fetched(store, data) == data
             store.want_index(digest(data))
             assert store.is_complete
+
+
+def test_only_so_many_chunks(tmp_path: Path) -> None:
+    other = LARGE[::-1]
+    count = len(RECIPE.chunks) + len(CUTTER.recipe([other]).chunks)
+    for most in (count, count - 1):
+        store = wanting(ContentStore(tmp_path / "store", chunks=most), LARGE, other)
+        store.add_pack(pack(recipe()))
+        if most == count:
+            store.add_pack(pack(recipe(other)))
+        else:
+            with pytest.raises(LimitError):
+                store.add_pack(pack(recipe(other)))
+
+
+def test_what_counts_is_what_was_wanted(tmp_path: Path) -> None:
+    store = wanting(ContentStore(tmp_path / "store"), SMALL)
+    for taken in (b"other", SMALL, SMALL):
+        store.add_pack(pack(content(taken)))
+    assert store.taken_bytes == len(SMALL)
 
 
 def test_malformed_ones_are_refused(tmp_path: Path) -> None:

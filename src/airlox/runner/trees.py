@@ -1,7 +1,8 @@
 """The tree of a job, from the sender's packs into the workspace.
 
 What is lacking is named to the sender, never more; what arrives is verified before anything in
-the workspace is touched. A sender that sends nothing for two minutes has gone: the job is refused.
+the workspace is touched. A sender that sends nothing of it for two minutes has gone, and one that
+is slower than anybody's line holds up a slot: the job is refused.
 """
 
 from __future__ import annotations
@@ -32,8 +33,29 @@ PATIENCE_S: Final = 120.0
 """Longest silence of a sender whose packs are awaited."""
 AWAITED_PATIENCE_S: Final = 15.0
 """The same while another job of that sender waits: it may have been started in place of this."""
+SLOWEST_BYTES_PER_S: Final = 16 * 1024
+"""What is awaited comes faster than this, taken over all the time since it was first awaited."""
+LONGEST_S: Final = 12 * 3600.0
 LOOK_S: Final = 5.0
 """How often the relay is asked for packs whose event may have been missed."""
+
+
+class Progress:
+    """How a sender keeps up with what is awaited of it. Times in seconds of one clock."""
+
+    def __init__(self, now_s: float) -> None:
+        self._begun_s = self._last_s = now_s
+        self._bytes = 0
+
+    def note(self, now_s: float, taken_bytes: int) -> None:
+        """So many bytes of what is awaited have come in all; nothing else counts."""
+        if taken_bytes > self._bytes:
+            self._bytes, self._last_s = taken_bytes, now_s
+
+    def is_over(self, now_s: float, patience_s: float) -> bool:
+        """Whether it was silent for longer than that, or is too slow."""
+        given_s = min(PATIENCE_S + self._bytes / SLOWEST_BYTES_PER_S, LONGEST_S)
+        return now_s - self._last_s > patience_s or now_s - self._begun_s > given_s
 
 
 class TreeBringer:
@@ -60,7 +82,7 @@ class TreeBringer:
         self._seen: set[int] = set()
         self._workspaces = bench.workspaces
         self._state = places.untouched or _kept_state(places)
-        self._earlier = Arrived(places.arrived)
+        self._earlier = Arrived(places.arrived, floor_bytes=self._floor_bytes)
 
     async def bring(self) -> TreeIndex:
         """The tree that stands in the work folder then.
@@ -137,33 +159,38 @@ class TreeBringer:
     async def _complete(self, store: ContentStore, question: Callable[[], bytes | None]) -> None:
         """Take in packs until nothing that is wanted is missing; `question` says what to ask the
         sender for next, when no pack is left."""
-        loop = asyncio.get_running_loop()
-        last_pack_at = loop.time()
+        clock = asyncio.get_running_loop().time
+        progress = Progress(clock())
         asking: bytes | None = None
         while not store.is_complete:
             self._running.check()
             self._arrived.clear()
+            go_on = False
             try:
                 if await self._take_packs(store):
-                    last_pack_at = loop.time()
+                    progress.note(clock(), store.taken_bytes)
+                    go_on = True
+                elif await self._found_further(store):
                     continue
-                if await self._found_further(store):
-                    continue
-                asking = asking or question()
-                if asking is not None:
+                elif (asking := asking or question()) is not None:
                     await self._call(self._link.post_lack, self._running.job, asking)
                     asking = None
-                    continue
+                    go_on = True
             except ConnectionLost:
                 pass  # the relay may be back within the sender's patience
-            awaited = self._workspaces.is_awaited(self._places)
-            if loop.time() - last_pack_at > (AWAITED_PATIENCE_S if awaited else PATIENCE_S):
-                raise TreeError(
-                    "the sender did not send all of the tree",
-                    code="tree_incomplete",
-                    hint="run it again: what has arrived is kept",
-                )
-            await self._wait()
+            self._check_patience(progress, clock())
+            if not go_on:
+                await self._wait()
+
+    def _check_patience(self, progress: Progress, now_s: float) -> None:
+        """Raises TreeError when a sender was waited for long enough."""
+        awaited = self._workspaces.is_awaited(self._places)
+        if progress.is_over(now_s, AWAITED_PATIENCE_S if awaited else PATIENCE_S):
+            raise TreeError(
+                "the sender did not send all of the tree",
+                code="tree_incomplete",
+                hint="run it again: what has arrived is kept",
+            )
 
     async def _found_further(self, store: ContentStore) -> bool:
         """Whether all that is missing is here after all, where it takes longer to look."""

@@ -2,7 +2,7 @@
 
 One private file for each content, chunk or recipe, named by its digest. Contents and chunks are
 compared with it when they are read again; a recipe is refused when it is none. What is damaged or
-missing is sent again.
+missing is sent again. What earlier tries left counts too: no row of tries fills the disk.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ _MOST_BYTES: Final = {What.CONTENT: LARGE_BYTES, What.RECIPE: RECIPE_BYTES}
 class Arrived:
     """Records kept in `folder`, which holds nothing else. Not safe to share between threads."""
 
-    def __init__(self, folder: AnyPath, *, most_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, folder: AnyPath, *, most_bytes: int = KEPT_BYTES, floor_bytes: int = 0
+    ) -> None:
+        """`floor_bytes` stay free on the disk."""
         self._folder = os.fspath(folder)
         self._most_bytes = most_bytes
+        self._floor_bytes = floor_bytes
         try:
             self._names = frozenset(os.listdir(self._folder))
         except OSError:
@@ -58,16 +62,24 @@ class Arrived:
 
     def keep(self, records: Iterable[Record]) -> None:
         """Keep what there is room for. A disk that refuses ends it quietly: it is only a saving."""
-        room = self._most_bytes
         with suppress(StorageError, OSError):
             safefs.make_private_dir(self._folder)
+            room = self._room()
             for record in records:
                 name = record.digest.hex() + _SUFFIX[record.what]
+                if name in self._names:
+                    continue
                 room -= len(record.data)
                 if room < 0:
                     return
-                if name not in self._names:
-                    self._write(name, record.data)
+                self._write(name, record.data)
+
+    def _room(self) -> int:
+        """Bytes that may be added."""
+        with os.scandir(self._folder) as found:
+            there = sum(entry.stat(follow_symlinks=False).st_size for entry in found)
+        disk = os.statvfs(self._folder)
+        return min(self._most_bytes - there, disk.f_bavail * disk.f_frsize - self._floor_bytes)
 
     def _write(self, name: str, data: bytes) -> None:
         """Neither synced nor renamed: a torn file is noticed when it is read."""

@@ -6,7 +6,8 @@ moves one or two of them and all others stay what they were. Where cuts fall dep
 the session: their sizes tell a relay nothing about which public file this is.
 
 Bytes of a recipe: for each chunk its SHA-256 ‖ u32 length (big-endian). Its digest proves a chunk,
-and the digest of the whole what the recipe makes of them.
+and the digest of the whole what the recipe makes of them. All chunks but the last have 32 KiB at
+least, so that a small content, or one that is made of the same again and again, names few.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ LARGE_BYTES: Final = 1 << 20
 """A content of at most this many bytes is not cut."""
 CHUNK_BYTES: Final = 512 * 1024
 """Most bytes of a chunk."""
+LEAST_BYTES: Final = 32 * 1024
+"""Fewest bytes of a chunk that is not the last of its content."""
 RECIPE_BYTES: Final = 8 << 20
 """A recipe of this size stands for some 35 GB."""
 
 _AVERAGE_BYTES: Final = 128 * 1024
-_LEAST_BYTES: Final = 32 * 1024
 _ROW: Final = struct.Struct(">32sI")
 
 
@@ -77,8 +79,11 @@ def parse_recipe(data: bytes, size: int) -> Recipe:
         raise LimitError(f"a recipe is over {RECIPE_BYTES} bytes")
     if not data or len(data) % _ROW.size:
         raise EncodingError("a recipe is cut short")
+    if len(data) // _ROW.size > size // LEAST_BYTES + 1:
+        raise EncodingError("a recipe names more chunks than its content can have")
     recipe = Recipe(tuple(Chunk(*row) for row in _ROW.iter_unpack(data)))
-    if not all(1 <= chunk.length <= CHUNK_BYTES for chunk in recipe.chunks):
+    *others, last = (chunk.length for chunk in recipe.chunks)
+    if not (1 <= last <= CHUNK_BYTES and all(LEAST_BYTES <= n <= CHUNK_BYTES for n in others)):
         raise EncodingError("a recipe names a chunk of an impossible length")
     if recipe.size != size:
         raise ValidationError("a recipe does not make a content of its size")
@@ -109,7 +114,7 @@ class Cutter:
                 code="missing_package",
                 hint="install it: pip install pyfastcdc",
             ) from None
-        return FastCDC(_AVERAGE_BYTES, min_size=_LEAST_BYTES, max_size=CHUNK_BYTES, seed=self._seed)
+        return FastCDC(_AVERAGE_BYTES, min_size=LEAST_BYTES, max_size=CHUNK_BYTES, seed=self._seed)
 
 
 class _Stream:

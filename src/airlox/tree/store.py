@@ -1,7 +1,7 @@
 """Contents that have arrived and wait to be applied: some in memory, the rest in one file.
 
-Takes only what was asked for, so that what it holds is bounded by the sizes in the index. A large
-content is asked for by its recipe; with the recipe the chunks that are nowhere here are asked for.
+Takes only what was asked for, so that what it holds is bounded by the sizes in the index, and by
+`CHUNKS` where these are large. A large content is asked for by its recipe; with the recipe the chunks that are nowhere here are asked for.
 The same pack may come again.
 """
 
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airlox import safefs
+from airlox.errors import LimitError
 from airlox.tree.arrived import Arrived
 from airlox.tree.beneath import storage_error, write_all
 from airlox.tree.chunks import LARGE_BYTES, Recipe, encode_recipe, is_large, parse_recipe
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
 
 MEMORY_BYTES: Final = 64 * 1024 * 1024
+CHUNKS: Final = 1 << 20
+"""Most chunks that recipes name in all: some 128 GB."""
 
 
 class Chunks(Protocol):
@@ -62,12 +65,16 @@ class ContentStore:
         old: Chunks | None = None,
         arrived: Arrived | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        chunks: int = CHUNKS,
     ) -> None:
         """`old` has chunks of what stands here, `arrived` what came in an earlier try."""
         self._folder = os.fspath(folder)
         self._old: Chunks = _None() if old is None else old
         self._earlier = arrived
         self._room = memory_bytes
+        self._room_chunks = chunks
+        self.taken_bytes = 0
+        """Of everything that was wanted and came."""
         self._whole: dict[bytes, int | None] = {}
         """Contents that have not arrived: their size, None where it is not known."""
         self._partly: dict[bytes, set[bytes]] = {}
@@ -118,8 +125,10 @@ class ContentStore:
             self._whole.setdefault(digest, None)
 
     def add_pack(self, pack: bytes) -> None:
-        """Take what is wanted from a pack. Raises a ValidationError when the pack is malformed."""
+        """Take what is wanted from a pack. Raises a ValidationError when the pack is malformed or
+        the tree takes too many chunks."""
         for record in read_pack(pack, self._is_wanted):
+            self.taken_bytes += len(record.data)
             self._take(record)
 
     def look_further(self) -> None:
@@ -185,6 +194,9 @@ class ContentStore:
 
     def _add_recipe(self, record: Record) -> None:
         recipe = parse_recipe(record.data, record.size)
+        self._room_chunks -= len(recipe.chunks)
+        if self._room_chunks < 0:
+            raise LimitError("the large files of a tree take too many chunks")
         missing = {d for d in recipe.digests if not self._has(d) and d not in self._old}
         self._recipes[record.digest] = recipe
         del self._whole[record.digest]
