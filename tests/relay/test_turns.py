@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.relay.turns import Waiting, in_turn, lines_of, places, share_out
+from airlox.relay.turns import Waiting, in_turn, lines_of, place, share_out
 
 X, Y, Z = 1, 2, 4
 """Runners."""
@@ -73,8 +73,8 @@ def test_who_goes(
     ],
 )
 def test_places(jobs: list[str], served: dict[str, int], expected: dict[str, int]) -> None:
-    lines = lines_of(queue(*jobs), lambda sender: served.get(sender, -1))
-    assert places(in_turn(lines)) == expected
+    order = in_turn(lines_of(queue(*jobs), lambda sender: served.get(sender, -1)))
+    assert {job: place(order, job) for job in expected} == expected
 
 
 JOBS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 7)), max_size=40)
@@ -124,6 +124,5 @@ def test_the_order_has_every_job_once_and_places_begin_at_one(jobs: list[tuple[s
     waiting = made(jobs)
     order = in_turn(lines_of(waiting, lambda sender: 0))
     assert sorted(order) == sorted(waiting)
-    found = places(order)
-    assert all(1 <= place <= len(waiting) for place in found.values())
-    assert not order or found[order[0].job] == 1
+    found = [place(order, each.job) for each in order]
+    assert all(1 <= at <= number for number, at in enumerate(found, 1))

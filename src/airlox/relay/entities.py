@@ -171,6 +171,7 @@ class Job:
         "since_ms",
         "state",
         "target",
+        "told",
         "wait_s",
     )
 
@@ -197,7 +198,9 @@ class Job:
         """When it ended, by the clock."""
         self.result: ItemId | None = None
         self.place: int | None = None
-        """Among those that wait, as was told last. Lives as long as the process."""
+        """Among those that wait, as it was when somebody looked. Lives as long as the process, as
+        does what its streams were told last, place and reason."""
+        self.told: tuple[int | None, str | None] | None = None
         self.keeps: tuple[ItemId, ...] = ()
         """Blobs that stay until it is over, since it had to wait: its own and its files."""
         self.others: list[ItemId] = []

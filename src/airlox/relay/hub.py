@@ -267,6 +267,10 @@ class Hub:
             if only is None or box.owner == only:
                 box.put(message)
 
+    def hears_job(self, sid: SessionId, job: ItemId) -> bool:
+        """Whether somebody has a stream of a job open."""
+        return bool(self._job_streams(sid, job))
+
     def end_job(self, sid: SessionId, job: ItemId) -> None:
         for box in self._job_streams(sid, job):
             box.end()

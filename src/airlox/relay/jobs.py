@@ -94,7 +94,7 @@ class Jobs:
 
             await self._items.store(session, author, envelope, blob, changes)
             job = session.jobs[envelope.id]
-            self._queue.note(session, job)
+            self._queue.look(session, job)
             self._announce(session, job)
         return job, self._refusal(job, choice.message)
 
@@ -134,6 +134,12 @@ class Jobs:
         found = session.jobs.get(ItemId(job_id))
         if found is None:
             raise Refusal("not_found", "no such job in this session")
+        return found
+
+    def look_at(self, session: Session, job_id: str) -> Job:
+        """The job, and where it stands at this moment."""
+        found = self.job(session, job_id)
+        self._queue.look(session, found)
         return found
 
     async def claim(self, session: Session, runner: Participant, job_id: str) -> None:
@@ -273,6 +279,7 @@ class Jobs:
         """Tells the runner and the job's own streams what has become of it."""
         if job.state == JobState.ASSIGNED:
             self._tell_runner(session, job)
+        job.told = (job.place, job.reason)
         self._core.hub.tell_job(session.id, job.id, _message(EventKind.JOB, describe(job)))
         if job.is_over:
             self._core.hub.tell_job(session.id, job.id, _message(EventKind.END, {}))

@@ -3,8 +3,9 @@
     post ─► queued ─► assigned …   a slot became free, and it was this job's turn
               └─────► failed       queue_expired, author_left, no_runner_available, cancelled
 
-Whose turn it is, is turns.py's to say. Places and reasons are told on the jobs' own streams, at
-most once a second; the session's events tell only that a job waits, and what became of it.
+Whose turn it is, is turns.py's to say. Places and reasons are told to whoever asks, and on the
+jobs' own streams, there at most once a second; the session's events tell only that a job waits, and
+what became of it.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Queue:
         return found
 
     def news(self, session: Session) -> list[Job]:
-        """The jobs whose place or reason is another than was told last, noted as it is now.
+        """The jobs that somebody listens to and whose place or reason is another than was told.
 
         At most once in a while: until then there is no news.
         """
@@ -100,33 +101,28 @@ class Queue:
         if now_ms - session.places_ms < TELL_MS:
             return []
         session.places_ms = now_ms
-        found = self._standings(session)
-        changed = [job for job in session.waiting.values() if found[job.id] != _told(job)]
-        for job in changed:
-            job.place, job.reason = found[job.id]
-        return changed
+        heard = [
+            job for job in session.waiting.values() if self._core.hub.hears_job(session.id, job.id)
+        ]
+        self.look(session, *heard)
+        return [job for job in heard if (job.place, job.reason) != job.told]
 
-    def note(self, session: Session, job: Job) -> None:
-        """Where a job that just came stands."""
-        if job.is_waiting:
-            job.place, job.reason = self._standings(session)[job.id]
+    def look(self, session: Session, *jobs: Job) -> None:
+        """Notes where jobs stand now, as far as they wait."""
+        waiting = [job for job in jobs if job.is_waiting]
+        if not waiting:
+            return
+        order = turns.in_turn(self._lines(session))
+        fits = {each.job: each.fits for each in order}
+        ready = sum(each.bit for each in self._runners.ready(session))
+        for job in waiting:
+            job.place = turns.place(order, job.id)
+            is_busy = fits[job.id] & ready
+            job.reason = WaitReason.BUSY if is_busy else WaitReason.NO_RUNNER
 
     def reason(self, choice: Choice) -> str:
         """Why a job waits for which no runner was found."""
         return WaitReason.BUSY if choice.code == BUSY else WaitReason.NO_RUNNER
-
-    def _standings(self, session: Session) -> dict[str, tuple[int, str]]:
-        """Place and reason of each job that waits."""
-        order = turns.in_turn(self._lines(session))
-        places = turns.places(order)
-        ready = sum(each.bit for each in self._runners.ready(session))
-        return {
-            each.job: (
-                places[each.job],
-                WaitReason.BUSY if each.fits & ready else WaitReason.NO_RUNNER,
-            )
-            for each in order
-        }
 
     def _lines(self, session: Session) -> list[list[turns.Waiting]]:
         fits: dict[str, int] = {}
@@ -139,7 +135,3 @@ class Queue:
         return turns.lines_of(
             waiting, lambda sender: session.participants[PublicKey(sender)].served
         )
-
-
-def _told(job: Job) -> tuple[int | None, str | None]:
-    return job.place, job.reason

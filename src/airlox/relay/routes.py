@@ -313,7 +313,7 @@ async def post_job(relay: Relay, call: Call) -> None:
 
 async def get_job(relay: Relay, call: Call) -> None:
     session, _ = _enter(relay, call)
-    await call.answer_json(describe(relay.jobs.job(session, call.id)))
+    await call.answer_json(describe(relay.jobs.look_at(session, call.id)))
 
 
 async def claim(relay: Relay, call: Call) -> None:
@@ -346,7 +346,7 @@ async def post_lack(relay: Relay, call: Call) -> None:
 async def get_output(relay: Relay, call: Call) -> None:
     """What the job's stream would say at once, for readers whose streams are held back."""
     session, who = _enter(relay, call)
-    job = relay.jobs.job(session, call.id)
+    job = relay.jobs.look_at(session, call.id)
     from_byte = call.number_after(call.query("from"), "from") or 0
     said = relay.live.told(session, who, job, from_byte, _result_event(session, job.result))
     await call.answer(200, b"".join(said), STREAM_HEADERS)
@@ -354,7 +354,7 @@ async def get_output(relay: Relay, call: Call) -> None:
 
 async def job_stream(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
-    job = relay.jobs.job(session, call.id)
+    job = relay.jobs.look_at(session, call.id)
     from_byte = call.number_after(call.query("from"), "from") or 0
     result = _result_event(session, job.result)
     place = relay.core.quotas.stream(session, who.key, call.origin)

@@ -72,15 +72,12 @@ def _first_that_fits(line: Iterable[Waiting], free: int) -> Waiting | None:
     return next((each for each in line if each.fits & free), None)
 
 
-def places(order: Sequence[Waiting]) -> dict[str, int]:
-    """The place of each job, from 1: how many in the order might take its slot, and itself.
-
-    Jobs that nothing fits stand behind those of the same kind.
-    """
-    seen: Counter[int] = Counter()
-    found: dict[str, int] = {}
+def place(order: Iterable[Waiting], job: str) -> int:
+    """The place of a job in an order that has it, from 1: how many of those before it might take
+    its slot, and itself. Jobs that nothing fits stand behind those of the same kind."""
+    before: list[int] = []
     for each in order:
-        ahead = sum(count for fits, count in seen.items() if fits & each.fits or fits == each.fits)
-        found[each.job] = ahead + 1
-        seen[each.fits] += 1
-    return found
+        if each.job == job:
+            return 1 + sum(1 for fits in before if fits & each.fits or fits == each.fits)
+        before.append(each.fits)
+    raise KeyError(job)
