@@ -76,6 +76,23 @@ def test_what_another_could_have_put_there_is_not_used(launcher: Path, place: st
     assert launchers.installed() is None
 
 
+@pytest.mark.parametrize("how", ["belongs to another", "is open to all", "is a link"])
+def test_nothing_is_put_where_others_may_write(folder: Path, how: str) -> None:
+    away = folder.with_name("away")
+    away.mkdir()
+    if how == "is a link":
+        folder.symlink_to(away)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777 if how == "is open to all" else 0o755)
+        os.chown(folder, 0 if how == "is open to all" else NOBODYS_UID, 0)
+    with pytest.raises(UsageError) as refused:
+        apparmor.place_copy(ROOT, launchers.path_for(0, folder))
+    assert refused.value.code == "launcher_place"
+    assert [*away.iterdir()] == []
+    assert how == "is a link" or [*folder.iterdir()] == []
+
+
 def test_what_belongs_to_another_is_not_used(launcher: Path) -> None:
     os.chown(launcher, NOBODYS_UID, 0)
     assert launchers.installed() is None

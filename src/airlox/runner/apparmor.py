@@ -123,12 +123,23 @@ def _parser() -> str:
 
 
 def place_copy(user: Account, path: Path) -> None:
-    """The copy and the file beside it, tried as the user. Raises UsageError, OSError."""
+    """The copy and the file beside it, tried as the user. Raises UsageError, OSError.
+
+    Nothing is put where somebody else could change it: root would write where they lead it, and
+    what the profile names would be their program.
+    """
     source = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     for folder in reversed(path.parents):
         if not folder.exists():
             folder.mkdir()
             folder.chmod(0o755)
+        if not apparmor.only_root_writes(folder.lstat()):
+            raise UsageError(
+                f"{folder} is no folder that only root may write to: others could put a program of "
+                "theirs there",
+                code="launcher_place",
+                hint="make it one of root's, with mode 755, or take it away",
+            )
     home = os.path.join(sys.base_prefix, "bin")
     safefs.write_private(path.parent / "pyvenv.cfg", f"home = {home}\n".encode(), mode=0o644)
     new = path.with_name("python.new")

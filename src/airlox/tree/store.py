@@ -1,8 +1,8 @@
 """Contents that have arrived and wait to be applied: some in memory, the rest in one file.
 
 Takes only what was asked for, so that what it holds is bounded by the sizes in the index, and by
-`CHUNKS` where these are large. A large content is asked for by its recipe; with the recipe the chunks that are nowhere here are asked for.
-The same pack may come again.
+`CHUNKS` where these are large. A large content is asked for by its recipe; with the recipe the
+chunks that are nowhere here are asked for. The same pack may come again.
 """
 
 from __future__ import annotations

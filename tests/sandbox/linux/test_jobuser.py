@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 from pathlib import Path
@@ -43,6 +44,29 @@ def test_two_state_folders_never_share_one(tmp_path: Path, locks: Path) -> None:
     one = jobuser.choose(state(tmp_path, "one"), None, lock_dir=locks)
     two = jobuser.choose(state(tmp_path, "two"), None, lock_dir=locks)
     assert one.uid != two.uid
+
+
+def test_nobody_gets_in_between_two_kinds_of_lock(
+    tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel lets go of the one lock before it gives the other: here somebody uses that."""
+    one, two = (state(tmp_path, name) for name in ("one", "two"))
+    monkeypatch.setattr(jobuser, "DYNAMIC_UIDS", jobuser.DYNAMIC_UIDS[:2])
+    found: list[jobuser.JobUser] = []
+    locking = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_SH:
+            monkeypatch.setattr(fcntl, "flock", locking)
+            locking(fd, fcntl.LOCK_UN)
+            found.append(jobuser.choose(two, None, lock_dir=locks))
+        locking(fd, how)
+
+    first = next(iter(jobuser._from_own_place(one)))
+    (two / "job-uid").write_text(str(first))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    found.append(jobuser.choose(one, None, lock_dir=locks))
+    assert len({user.uid for user in found}) == 2
 
 
 def test_each_folder_looks_from_a_place_of_its_own(tmp_path: Path) -> None:

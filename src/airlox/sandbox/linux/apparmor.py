@@ -37,12 +37,13 @@ def installed() -> str | None:
     except OSError:
         return None
     trusted = stat.S_ISREG(found.st_mode) and all(
-        _only_root_writes(place.lstat()) for place in (path, *path.parents)
+        only_root_writes(place.lstat()) for place in (path, *path.parents)
     )
     return str(path) if trusted and os.access(path, os.X_OK) else None
 
 
-def _only_root_writes(found: os.stat_result) -> bool:
+def only_root_writes(found: os.stat_result) -> bool:
+    """Whether it is root's, and no other user's to change. A link never counts as such."""
     return found.st_uid == 0 and not found.st_mode & _OTHERS_MAY_WRITE
 
 

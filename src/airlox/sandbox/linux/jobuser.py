@@ -118,8 +118,10 @@ def _lock(path: Path, state_dir: Path) -> int | None:
         os.ftruncate(fd, 0)
         os.pwrite(fd, owner, 0)
     except BlockingIOError:
-        if os.pread(fd, len(owner) + 1, 0) != owner:
-            os.close(fd)
-            return None
+        pass  # whose it is shows below
     fcntl.flock(fd, fcntl.LOCK_SH)
+    # On its way from the one lock to the other the kernel may let somebody else in between.
+    if os.pread(fd, len(owner) + 1, 0) != owner:
+        os.close(fd)
+        return None
     return fd
