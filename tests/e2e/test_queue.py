@@ -17,7 +17,7 @@ from airlox.client.answers import JobStatus
 from airlox.client.jobs import Job
 from airlox.errors import JobRefused, PolicyError, UsageError
 from airlox.protocol.job import Result
-from support.commands import Cli
+from support.commands import Cli, on_terminal
 from support.machines import RelayProgram, RunnerProgram
 from support.relay import until
 
@@ -244,6 +244,8 @@ def test_the_command_line(office: Office, tmp_path: Path) -> None:
     short = person("run", "--queue=1", "--runner", "box", "--", "true", code=1)
     assert short.err.splitlines()[1] == "waits: place 2, box is busy"
     assert "queue_expired" in short.err
+    shown = on_terminal(person, "run", "--queue=1", "--runner", "box", "--", "true")
+    assert "waits: place 2, box is busy\r\x1b[2K" in shown
     listed = [line for line in person("job", "ls").out.splitlines() if line.startswith(job)]
     assert "waits: place 1, busy" in listed[0]
     document = person("result", "--json", "--", job, code=75).document
