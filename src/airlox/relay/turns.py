@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 
@@ -46,8 +48,9 @@ def share_out(
 
     Of the runners that a job fits, it gets the one that the fewest others could use.
     """
-    slots = {bit: count for bit, count in free.items() if count > 0}
     kinds = Counter(each.fits for line in lines for each in line)
+    usable = reduce(or_, kinds, 0)
+    slots = {bit: count for bit, count in free.items() if count > 0 and bit & usable}
     wanted = {bit: sum(n for fits, n in kinds.items() if fits & bit) for bit in slots}
     turns = [list(line) for line in lines]
     given: list[tuple[Waiting, int]] = []
