@@ -2,7 +2,8 @@
 
 Debian's `dockerd` as root, with every folder, the pid file and the socket in one temporary folder,
 in network and mount namespaces of its own: it reaches nothing, and leaves nothing behind. All
-workers of one test session share it; whoever leaves last ends it.
+workers of one test session share it; whoever leaves last ends it, and a guard does where the last
+one was killed.
 
 No registry can be counted on, so its images are made here: a minimal Debian with Python
 (`debootstrap`, a minute; kept in the temporary directory), one with a shell and no Python, one with
@@ -20,6 +21,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -48,6 +50,7 @@ _BOOTSTRAP_S = 400
 _START_S = 60.0
 _CALL_S = 120.0
 _STEP_S = 0.05
+_GUARD_S = 1.0
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
@@ -185,20 +188,35 @@ def use() -> Engine:
 
 def leave() -> None:
     """Be done with it. The last one ends it."""
-    if not _joined.cache_info().currsize:
-        return
-    engine, users = _joined()
-    _joined.cache_clear()
+    if _joined.cache_info().currsize:
+        engine, users = _joined()
+        _joined.cache_clear()
+        os.close(users)
+        _end_if_unused(engine)
+
+
+def guard(folder: str) -> None:
+    """End the engine once nobody uses it, also when its last user was killed: a program's life."""
+    while not _end_if_unused(Engine(Path(folder))):
+        time.sleep(_GUARD_S)
+
+
+def _end_if_unused(engine: Engine) -> bool:
+    """Whether it is gone."""
     with _locked(engine.folder.with_suffix(".lock")):
+        if not engine.folder.exists():
+            return True
+        users = os.open(engine.folder.with_suffix(".users"), os.O_RDONLY)
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return
+            return False
         finally:
             os.close(users)
         engine.remove()
         engine.folder.with_suffix(".users").unlink()
         engine.folder.with_suffix(".lock").unlink()
+    return True
 
 
 @cache
@@ -212,7 +230,22 @@ def _joined() -> tuple[Engine, int]:
         if not (folder / "pid").exists():
             engine.start()
             _make_images(engine)
+            _start_guard(folder)
     return engine, users
+
+
+def _start_guard(folder: Path) -> None:
+    program = f"from support.engine import guard; guard({str(folder)!r})"
+    subprocess.run(
+        ["setsid", "--fork", sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": _PATH, "PYTHONPATH": str(Path(__file__).parents[1])},
+        cwd="/",
+        check=True,
+        timeout=_CALL_S,
+    )
 
 
 class _locked:
