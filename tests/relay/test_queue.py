@@ -356,6 +356,29 @@ def test_jobs_wait_while_their_runner_is_away(relay: RelayThread, clock: Clock) 
         assert json.loads(stream.until("job_assigned").data) == {"job": item.ref.id}
 
 
+def test_the_slot_of_a_job_that_was_given_up_is_free_when_its_runner_says_so(
+    relay: RelayThread, clock: Clock
+) -> None:
+    office = Office(relay)
+    runner = office.runner()
+    office.beat(runner, slots=1)
+    running, item = office.wait(), office.wait()
+    office.claim(runner, running)
+    office.beat(runner, slots=0)
+    office.sender.post(wire.cancel(office.sid, running.ref.id))
+    clock.turn(25)
+    office.beat(runner, slots=0)
+    clock.turn(25)
+    office.beat(runner, slots=0)
+    clock.turn(25)  # it does not stop
+    until(lambda: office.told(running)[2] == "cancelled")
+    assert office.told(item)[0] == "queued"
+    office.beat(runner, slots=0)
+    assert office.told(item)[0] == "queued"
+    office.beat(runner, slots=1)
+    until(lambda: office.assigned_to(item) == runner.public)
+
+
 def test_a_runner_that_stops_gets_nothing_more(relay: RelayThread) -> None:
     office = Office(relay)
     runner = office.runner()
@@ -454,6 +477,34 @@ def test_a_tree_waits_with_its_job(relay: RelayThread, clock: Clock) -> None:
     assert session.sealed_bytes < 100_000
     assert put(2).error == "410 gone"
     assert not session._kept
+
+
+def test_what_waits_is_not_forgotten(tmp_path: Path, clock: Clock) -> None:
+    """Nor is how long it may wait, when the log is written anew without what was."""
+    settings = {"history_s": 60, "history_jobs": 1, "data": str(tmp_path / "data")}
+    with RelayThread(clock=clock, **settings) as relay:
+        office = Office(relay)
+        runner = office.runner()
+        over, running = office.wait(), office.wait()
+        office.finish(runner, over)
+        until(lambda: office.assigned_to(running) == runner.public)
+        office.claim(runner, running)
+        item = office.wait(wait=2000)
+        for _ in range(8):
+            clock.turn(99)
+            office.beat(runner, slots=0)
+        until(lambda: office.owner.get(wire.job(office.sid, over.ref.id)).status == 404, "it")
+        session = relay.relay.core.session(office.sid)
+        session.record_bytes += 1 << 21  # enough to be worth it
+        until(lambda: session.rewritten_bytes, "the log")
+    with RelayThread(clock=clock, **settings) as relay:
+        office.after_restart(relay, runner)
+        assert office.told(item)[0] == "queued"
+        clock.turn(1000)
+        office.beat(runner, slots=0)
+        assert office.told(item)[0] == "queued"
+        clock.turn(300)
+        until(lambda: office.told(item)[2] == "queue_expired")
 
 
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────

@@ -237,6 +237,7 @@ class Jobs:
                 reason = self._overdue(session, job)
                 if reason is not None and not session.is_closed:
                     self._withdraw(session, job)
+                    self._runners.doubt_slot_of(session, job)
                     await self._change(session, job, JobState.FAILED, reason)
 
     def _overdue(self, session: Session, job: Job) -> str | None:

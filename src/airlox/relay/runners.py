@@ -13,7 +13,7 @@ import msgspec
 
 from airlox.protocol.job import AnyRunner, OneRunner, Target
 from airlox.protocol.wire import JobState
-from airlox.relay.entities import Participant
+from airlox.relay.entities import Job, Participant
 from airlox.relay.service import Core
 from airlox.relay.state import Session
 
@@ -131,6 +131,13 @@ class Runners:
             more = max(0, min(beat.slots, 1000)) + running
             presence.capacity = 0 if beat.stopping else more
         self._core.stir(session)
+
+    def doubt_slot_of(self, session: Session, job: Job) -> None:
+        """A job ends of which its runner said nothing: it may be running all the same, so its slot
+        is not free until the runner says so."""
+        if job.runner is not None and job.state == JobState.RUNNING:
+            presence = session.participants[job.runner].presence
+            presence.capacity = max(0, presence.capacity - 1)
 
     def listing(self, session: Session) -> list[dict[str, object]]:
         """What `GET /runners` says."""
