@@ -233,9 +233,9 @@ def _with_image(
     """The options, for containers with an image that is there."""
     if options.sandbox != facts.DOCKER:
         return options
-    from airlox.runner import images
+    from airlox.runner import image_python, images
 
-    wanted = images.wanted_by(session, pins=manifest.has(Feature.PINS))
+    wanted = image_python.wanted_by(session, pins=manifest.has(Feature.PINS))
     return images.with_image(options, folder, wanted, say)
 
 
@@ -244,10 +244,10 @@ def _supply(
 ) -> tuple[Pythons, tuple[JobKind, ...], str | None]:
     """The supply of interpreters, the kinds of jobs this runner takes, the Python it has."""
     if options.sandbox == facts.DOCKER:
-        from airlox.runner import images
+        from airlox.runner import image_python
 
-        wanted = images.wanted_by(session, pins=manifest.has(Feature.PINS))
-        return images.supply_of(sandbox, wanted, manifest.kinds, say)
+        wanted = image_python.wanted_by(session, pins=manifest.has(Feature.PINS))
+        return image_python.supply_of(sandbox, wanted, manifest.kinds, say)
     supply = PythonSupply(
         session,
         pins=manifest.has(Feature.PINS),
