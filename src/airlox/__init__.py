@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airlox.client.aio import AsyncSession
     from airlox.client.jobs import Job, OutFile, Result
+    from airlox.client.progress import Progress
     from airlox.client.session import Session
     from airlox.client.shown import ParticipantInfo, Runner
     from airlox.errors import (
@@ -56,6 +57,7 @@ __all__ = [
     "OutFile",
     "ParticipantInfo",
     "PolicyError",
+    "Progress",
     "ProtocolError",
     "RelayError",
     "Result",
@@ -80,6 +82,7 @@ _HOMES = {
     "Job": "airlox.client.jobs",
     "OutFile": "airlox.client.jobs",
     "ParticipantInfo": "airlox.client.shown",
+    "Progress": "airlox.client.progress",
     "Result": "airlox.client.jobs",
     "Runner": "airlox.client.shown",
     "Session": "airlox.client.session",

@@ -24,7 +24,8 @@ class Sung:
     def __init__(self, *names: str, terminal: bool = False, **settings: Any) -> None:
         self.out, self.err = Stream(terminal=terminal), Stream(terminal=terminal)
         settings = {"environ": {}, **settings}
-        chorus = Chorus(names, stdout=self.out, stderr=self.err, **settings)
+        chorus = Chorus(stdout=self.out, stderr=self.err, **settings)
+        chorus.align(names)
         self.parts = [chorus.part(name) for name in names]
 
 

@@ -176,7 +176,9 @@ def test_a_question_that_comes_again_costs_nothing(
     """[P-TRE-2] A relay may repeat a question: what was asked for is on the relay already."""
     core = sender._core
     put: list[int] = []
-    api: Any = SimpleNamespace(put_pack=lambda job, number, sealed: put.append(number))
+    api: Any = SimpleNamespace(
+        put_pack=lambda job, number, sealed, moved: put.append(number), on_progress=None
+    )
     upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
     runner = core.membership.key.public
     questions = [
@@ -200,7 +202,7 @@ def test_a_question_whose_answer_broke_is_answered_again(
     core = sender._core
     put: list[int] = []
 
-    def put_pack(job: str, number: int, sealed: bytes) -> None:
+    def put_pack(job: str, number: int, sealed: bytes, moved: object) -> None:
         put.append(number)
         if len(put) == 1:
             raise ConnectionLost("cut")
@@ -208,7 +210,7 @@ def test_a_question_whose_answer_broke_is_answered_again(
     upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
     everything = encode_lack(upload._tree.source.index, upload._tree.source.index.sizes().keys())
     asked = _sealed_question(core, upload, everything)
-    api: Any = SimpleNamespace(put_pack=put_pack)
+    api: Any = SimpleNamespace(put_pack=put_pack, on_progress=None)
     with pytest.raises(ConnectionLost):
         upload.answer(asked, core.membership.key.public, api)
     upload.answer(asked, core.membership.key.public, api)

@@ -16,7 +16,7 @@ from airlox.client.folding import LineFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from typing import Any, TextIO
 
     from airlox.client.folding import Line
@@ -31,7 +31,6 @@ class Chorus:
 
     def __init__(
         self,
-        names: Sequence[str],
         *,
         json: bool = False,
         quiet: bool = False,
@@ -39,54 +38,46 @@ class Chorus:
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
-        self._names = list(names)
-        self._json, self._quiet, self._environ = json, quiet, environ
-        self._streams = stdout, stderr
-        self._lock = threading.Lock()
+        self._settings = {
+            "json": json,
+            "quiet": quiet,
+            "environ": environ,
+            "stdout": stdout,
+            "stderr": stderr,
+        }
+        self._colours: dict[str, int] = {}
+        self.environ = environ
+        self.width = 0
+        self.lock = threading.Lock()
+
+    def align(self, names: Iterable[str]) -> None:
+        """From now on, what follows the prefixes of these begins in one column."""
+        self.width = max(len(clean_line(name)) for name in names)
 
     def part(self, name: str) -> Part:
         """The voice of one machine; for one thread."""
-        stdout, stderr = self._streams
-        return Part(
-            name,
-            width=max(len(clean_line(each)) for each in self._names),
-            colour=_COLOURS[self._names.index(name) % len(_COLOURS)],
-            lock=self._lock,
-            json=self._json,
-            quiet=self._quiet,
-            environ=self._environ,
-            stdout=stdout,
-            stderr=stderr,
-        )
+        colour = self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
+        return Part(name, colour, self, **self._settings)
 
 
 class Part(Voice):
     """What one machine of several has to say."""
 
-    def __init__(
-        self, name: str, *, width: int, colour: int, lock: threading.Lock, **settings: Any
-    ) -> None:
+    def __init__(self, name: str, colour: int, chorus: Chorus, **settings: Any) -> None:
         super().__init__(**settings)
         self._name = name
-        self._lock = lock
+        self._colour = colour
+        self._chorus = chorus
         self._is_muted = False
-        self._rewrites = False  # a line that others may have written after is not taken back
         self._folders = {stream: LineFolder() for stream in (STDOUT, STDERR)}
-        title = clean_line(name).ljust(width)
-        environ = settings["environ"]
-        self._prefixes = {
-            target: f"\x1b[{colour}m{title}{RESET} | "
-            if wants_style(target, environ)
-            else f"{title} | "
-            for target in (self._out, self._err)
-        }
+        self.rewrites = False  # a line that others may have written after is not taken back
 
     def mute(self) -> None:
         """Say nothing more, from any thread."""
         self._is_muted = True
 
     def say(self, text: str) -> None:
-        self._write(self._out, f"{self._prefixes[self._out]}{clean_line(text)}\n")
+        self._write(self._out, f"{self._prefix(self._out)}{clean_line(text)}\n")
 
     def document(self, value: Any) -> None:
         """A result, as one line that names the machine."""
@@ -131,19 +122,25 @@ class Part(Voice):
         if not lines:
             return
         target = self._out if stream == STDOUT else self._err
-        prefix = self._prefixes[target]
+        prefix = self._prefix(target)
         if target.isatty():
             self._write(target, "".join(f"{prefix}{clean_styled(line.text)}\n" for line in lines))
             return
         data = b"".join(b"%b%b\n" % (prefix.encode(), line.data) for line in lines)
-        with self._lock:
+        with self._chorus.lock:
             if not self._is_muted:
                 target.flush()
                 target.buffer.write(data)
                 target.buffer.flush()
 
+    def _prefix(self, target: TextIO) -> str:
+        title = clean_line(self._name).ljust(self._chorus.width)
+        if wants_style(target, self._chorus.environ):
+            title = f"\x1b[{self._colour}m{title}{RESET}"
+        return f"{title} | "
+
     def _tell(self, text: str, style: str | None) -> None:
-        prefix = self._prefixes[self._err]
+        prefix = self._prefix(self._err)
         lines = [self._styled(clean_line(line), style) for line in text.split("\n")]
         self._write(self._err, "".join(f"{prefix}{line}\n" for line in lines))
 
@@ -154,7 +151,7 @@ class Part(Voice):
         self._write(self._err, clean_json(said) + "\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        with self._lock:
+        with self._chorus.lock:
             if not self._is_muted:
                 stream.write(text)
                 stream.flush()

@@ -42,16 +42,17 @@ def run(args: Namespace, voice: Voice) -> int:
     named = _named(args)
     machines = {name: opening.machines(args).get(name.partition("/")[0]) for name in named}
     source = running.read_source(args)
+    chorus = Chorus(json=voice.json, quiet=args.quiet)
     with ExitStack() as stack:
         sites: dict[str, _Site] = {}
         for machine in machines.values():
             if machine.name not in sites:
-                sites[machine.name] = site = _Site(args, machine, voice)
+                sites[machine.name] = site = _Site(args, machine, chorus.part(machine.name))
                 stack.callback(site.close)
         places = [
             place for name in named for place in _places(args, name, sites[machines[name].name])
         ]
-        return _Crowd(args, places, source, voice).run()
+        return _Crowd(places, source, chorus, voice).run()
 
 
 def _named(args: Namespace) -> list[str]:
@@ -75,7 +76,7 @@ def _named(args: Namespace) -> list[str]:
 class _Site:
     """A machine's session, opened when the first of its places needs it and shared by all."""
 
-    def __init__(self, args: Namespace, machine: Machine, voice: Voice) -> None:
+    def __init__(self, args: Namespace, machine: Machine, voice: Part) -> None:
         self.machine = machine
         self._args = args
         self._voice = voice
@@ -164,16 +165,15 @@ def _own(args: Namespace, name: str, **changes: Any) -> Namespace:
 class _Crowd:
     """The jobs of one command, each in a thread."""
 
-    def __init__(self, args: Namespace, places: list[_Place], source: str, voice: Voice) -> None:
+    def __init__(self, places: list[_Place], source: str, chorus: Chorus, voice: Voice) -> None:
         """Raises CommandLineError for too many."""
         if len(places) > PLACES:
             raise options.CommandLineError(
                 f"{len(places)} places are more than one command may have ({PLACES})"
             )
-        chorus = Chorus([place.name for place in places], json=voice.json, quiet=args.quiet)
+        chorus.align(place.name for place in places)
         self._voice = voice
         self._stopping = threading.Event()
-        self._leaving = threading.Event()
         self._sites = {place.site for place in places}
         self._seats = [
             _Seat(place, source, chorus.part(place.name), self._stopping.is_set, self._failed)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airlox.cli.output import Voice
     from airlox.client.machines import Machine, Machines
+    from airlox.client.progress import OnProgress
     from airlox.client.session import Session
 
 LONGEST_S = 30 * 86_400
@@ -40,7 +41,16 @@ def open_session(args: Namespace, voice: Voice, *, link: str | None = None) -> S
         kind="cli",
         cache_dir=options.cache_root(args, os.environ),
         on_warning=voice.warn,
+        on_progress=_progress(voice),
     )
+
+
+def _progress(voice: Voice) -> OnProgress | None:
+    if voice.is_quiet:
+        return None
+    from airlox.cli.progress import Transfers
+
+    return Transfers(voice).hear
 
 
 def _refuse_runner_link(link: str) -> None:
@@ -84,6 +94,7 @@ def create_session(
                 kind="cli",
                 cache_dir=options.cache_root(args, os.environ),
                 on_warning=voice.warn,
+                on_progress=_progress(voice),
                 **terms,
             )
         except RelayError as error:

@@ -46,10 +46,16 @@ class Voice:
         self._out = stdout or sys.stdout
         self._err = stderr or sys.stderr
         self._has_style = wants_style(self._err, {} if environ is None else environ)
-        self._rewrites = self._err.isatty() and (environ or {}).get("TERM") != "dumb"
+        self.rewrites = self._err.isatty() and (environ or {}).get("TERM") != "dumb"
+        """Whether `status` takes its last line back, rather than adding another."""
         self._filters: dict[int, TerminalFilter] = {}
         self._line_is_open = False
         self._status_is_shown = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether notes would go nowhere."""
+        return self._quiet
 
     # -- results -----------------------------------------------------------------------------
 
@@ -127,7 +133,7 @@ class Voice:
             self._write(self._err, clean_json(_compact(event)) + "\n")
         elif self._quiet:
             return
-        elif self._rewrites:
+        elif self.rewrites:
             self._close_line()
             self._err.write(clean_line(text)[: _columns() - 1])
             self._err.flush()

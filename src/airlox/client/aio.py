@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 from airlox.client.answers import JobStatus
 from airlox.client.follow import Output
 from airlox.client.jobs import Job, Result
+from airlox.client.progress import OnProgress
 from airlox.client.references import Refs
 from airlox.client.session import AnyPath, Session
 from airlox.client.shown import ParticipantInfo, Runner
@@ -156,6 +157,7 @@ class AsyncSession:
         kind: str = "sdk",
         cache_dir: AnyPath | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Self:
         return await cls._open(
             Session.create,
@@ -171,6 +173,7 @@ class AsyncSession:
             kind=kind,
             cache_dir=cache_dir,
             on_warning=on_warning,
+            on_progress=on_progress,
         )
 
     @classmethod
@@ -183,6 +186,7 @@ class AsyncSession:
         kind: str = "sdk",
         cache_dir: AnyPath | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Self:
         return await cls._open(
             Session.join,
@@ -192,6 +196,7 @@ class AsyncSession:
             kind=kind,
             cache_dir=cache_dir,
             on_warning=on_warning,
+            on_progress=on_progress,
         )
 
     @classmethod

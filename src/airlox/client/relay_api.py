@@ -51,6 +51,7 @@ from airlox.client.answers import (
 )
 from airlox.client.connection import READ_BYTES
 from airlox.client.deadline import Deadline
+from airlox.client.progress import Moved, OnProgress, teller
 from airlox.client.transport import Answer, Line, Transport
 from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClosed
 from airlox.protocol import wire
@@ -93,7 +94,8 @@ def _ignore(_: str) -> None:
 class RelayApi:
     """The calls of one participant in one session of one relay; safe to share between threads.
 
-    `token` is set once joined. `on_warning` is called from whichever thread makes a call.
+    `token` is set once joined. `on_warning` is called from whichever thread makes a call, and so is
+    `on_progress`, where someone sets it.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class RelayApi:
     ) -> None:
         self.session_id = session_id
         self.token = token
+        self.on_progress: OnProgress | None = None
         self._transport = transport
         self._clock = _ClockCheck(clock, on_warning)
         self._closed = threading.Event()
@@ -306,7 +309,8 @@ class RelayApi:
     def post_item(self, frame: bytes) -> int | None:
         """One try; see `outbox.py`. Returns the number of the item's event, if the relay says it:
         the answer of a relay of 0.1.0 has any form."""
-        answer = self._call("POST", wire.items(self.session_id), frame)
+        tell = teller(self.on_progress, "upload", len(frame))
+        answer = self._call("POST", wire.items(self.session_id), frame, moved=tell)
         try:
             return msgspec.json.decode(answer.body, type=PostedAnswer).seq
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -314,7 +318,9 @@ class RelayApi:
 
     def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
         """The sealed bytes of an item; `limit_bytes` is what its header promises."""
-        return self._get(wire.blob(self.session_id, item), limit=limit_bytes).body
+        path = wire.blob(self.session_id, item)
+        tell = teller(self.on_progress, "download", limit_bytes)
+        return self._repeat("GET", path, limit=limit_bytes, moved=tell).body
 
     def put_blob(self, item: str, blob: bytes) -> None:
         self._repeat("PUT", wire.blob(self.session_id, item), blob)
@@ -394,9 +400,9 @@ class RelayApi:
         """One segment of live output; one try."""
         self._call("POST", wire.job_output(self.session_id, job), frame)
 
-    def put_pack(self, job: str, number: int, sealed: bytes) -> None:
+    def put_pack(self, job: str, number: int, sealed: bytes, *, moved: Moved | None = None) -> None:
         """One pack of a job's tree. The same bytes again are fine."""
-        self._repeat("PUT", wire.pack(self.session_id, job, number), sealed)
+        self._repeat("PUT", wire.pack(self.session_id, job, number), sealed, moved=moved)
 
     def packs(self, job: str) -> list[PackEntry]:
         answer = self._get(wire.packs(self.session_id, job), limit=wire.ANSWER_BYTES)
@@ -423,6 +429,7 @@ class RelayApi:
         auth: bool = True,
         limit: int = SMALL_BYTES,
         headers: Mapping[str, str] | None = None,
+        moved: Moved | None = None,
     ) -> Answer:
         """A call that may be made again: on a broken line, and when the relay says "later"."""
         deadline = self._deadline()
@@ -437,6 +444,7 @@ class RelayApi:
                     headers=headers,
                     deadline=deadline,
                     repeatable=True,
+                    moved=moved,
                 )
             except (ConnectionLost, RelayError) as error:
                 later = _may_help_later(error)
@@ -458,6 +466,7 @@ class RelayApi:
         headers: Mapping[str, str] | None = None,
         deadline: Deadline | None = None,
         repeatable: bool = False,
+        moved: Moved | None = None,
     ) -> Answer:
         answer = self._transport.request(
             method,
@@ -468,6 +477,7 @@ class RelayApi:
             headers={**(self._auth() if auth else {}), **(headers or {})},
             repeatable=repeatable,
             ended=self._closed,
+            moved=moved,
         )
         self._clock.see(answer.date)
         if answer.status >= 300:

@@ -23,6 +23,7 @@ from airlox.client.core import Core
 from airlox.client.deadline import Deadline
 from airlox.client.items import ItemStream
 from airlox.client.membership import Membership, Profile
+from airlox.client.progress import OnProgress
 from airlox.client.references import Refs, item_refs, words
 from airlox.client.shown import ParticipantInfo, Runner
 from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
@@ -60,7 +61,8 @@ class Session:
 
     `closed` says why the session is over for this participant, once that is known. Warnings (a
     clock far off, a line that broke, an item that was refused) go to `on_warning`, and the last
-    hundred are kept in `warnings`.
+    hundred are kept in `warnings`. `on_progress` hears how far long uploads and downloads are, in
+    the thread that waits for them.
     """
 
     def __init__(self, core: Core, warnings: deque[str]) -> None:
@@ -87,6 +89,7 @@ class Session:
         kind: str = "sdk",
         cache_dir: AnyPath | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Self:
         """Create a session on `relay` and join it as its owner.
 
@@ -114,7 +117,7 @@ class Session:
             base = parse_base_url(relay)
             return members.create(base, seed, manifest, profile, cache_root=root, on_warning=warn)
 
-        return cls._open(make, cache_dir, on_warning)
+        return cls._open(make, cache_dir, on_warning, on_progress)
 
     @classmethod
     def join(
@@ -126,6 +129,7 @@ class Session:
         kind: str = "sdk",
         cache_dir: AnyPath | None = None,
         on_warning: Callable[[str], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Self:
         """Join with an invite link.
 
@@ -142,7 +146,7 @@ class Session:
         def make(root: str, warn: Callable[[str], None]) -> Membership:
             return members.enter(invite, profile, cache_root=root, on_warning=warn)
 
-        return cls._open(make, cache_dir, on_warning)
+        return cls._open(make, cache_dir, on_warning, on_progress)
 
     @classmethod
     def _open(
@@ -150,6 +154,7 @@ class Session:
         make: Callable[[str, Callable[[str], None]], Membership],
         cache_dir: AnyPath | None,
         on_warning: Callable[[str], None] | None,
+        on_progress: OnProgress | None,
     ) -> Self:
         warnings: deque[str] = deque(maxlen=WARNINGS_KEPT)
 
@@ -159,7 +164,9 @@ class Session:
                 on_warning(text)
 
         root = default_root() if cache_dir is None else os.fspath(cache_dir)
-        return cls(Core(make(root, warn), on_warning=warn), warnings)
+        membership = make(root, warn)
+        membership.api.on_progress = on_progress
+        return cls(Core(membership, on_warning=warn), warnings)
 
     def disconnect(self) -> None:
         """End every call, stream and wait of this object; the session itself is untouched."""

@@ -18,7 +18,7 @@ import http.client
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -32,6 +32,7 @@ from airlox.client.connection import (
     proxy_for,
 )
 from airlox.client.deadline import Deadline
+from airlox.client.progress import STEP_BYTES, Moved, pieces
 from airlox.errors import ConnectionLost, LimitError
 
 SLOWEST_BYTES_PER_S: Final = 32 * 1024
@@ -84,20 +85,22 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
         ended: threading.Event | None = None,
+        moved: Moved | None = None,
     ) -> Answer:
         """One call and its whole answer.
 
         `deadline` is for the answer's head; the bytes sent and received add what the slowest
         usable line takes for them. `repeatable` allows sending it again when a kept connection
         turns out dead. `ended` is what its waiter sets, and then calls `cut` with, to be rid of
-        it. Raises ConnectionLost, and LimitError for an answer over `limit_bytes`.
+        it. `moved` hears how far the body is: the one sent, else the one that comes. Raises
+        ConnectionLost, and LimitError for an answer over `limit_bytes`.
         """
         deadline = deadline.extended(len(body) / SLOWEST_BYTES_PER_S)
         connection = self._take(ended)
         while True:
             reused = connection.used
             try:
-                response = self._send(connection, method, path, body, headers, deadline)
+                response = self._send(connection, method, path, body, headers, deadline, moved)
                 break
             except _NETWORK_ERRORS as error:
                 self._drop(connection)
@@ -108,7 +111,9 @@ class Transport:
             except BaseException:
                 self._drop(connection)
                 raise
-        return self._finish(connection, response, limit_bytes, deadline, ended)
+        return self._finish(
+            connection, response, limit_bytes, deadline, ended, None if body else moved
+        )
 
     def open(
         self,
@@ -164,12 +169,17 @@ class Transport:
         body: bytes,
         headers: Mapping[str, str] | None,
         deadline: Deadline,
+        moved: Moved | None = None,
     ) -> http.client.HTTPResponse:
         connection.set_deadline(deadline)
         all_headers = {"User-Agent": self._user_agent, **(headers or {})}
+        told: bytes | Iterator[memoryview] | None = body or None
+        if body and moved is not None:
+            told = pieces(body, moved)
+            all_headers["Content-Length"] = str(len(body))
         connection.used = True
         try:
-            connection.request(method, self.address.prefix + path, body or None, all_headers)
+            connection.request(method, self.address.prefix + path, told, all_headers)
         except (BrokenPipeError, ConnectionResetError):
             if connection.sock is None:
                 raise  # while connecting
@@ -184,6 +194,7 @@ class Transport:
         limit_bytes: int,
         deadline: Deadline,
         ended: threading.Event | None,
+        moved: Moved | None,
     ) -> Answer:
         """Read the body, and give the connection back if it can carry another call."""
         size = response.length
@@ -191,7 +202,7 @@ class Transport:
         deadline = deadline.extended(extra_s)
         connection.set_deadline(deadline)
         try:
-            body = _read_body(response, limit_bytes, self.address.label)
+            body = _read_body(response, limit_bytes, self.address.label, moved)
         except BaseException as error:
             response.close()
             self._drop(connection)
@@ -380,7 +391,9 @@ def _closed() -> ConnectionLost:
     return ConnectionLost("this connection to the relay was closed", code="closed")
 
 
-def _read_body(response: http.client.HTTPResponse, limit_bytes: int, where: str) -> bytes:
+def _read_body(
+    response: http.client.HTTPResponse, limit_bytes: int, where: str, moved: Moved | None = None
+) -> bytes:
     """The whole body, or LimitError without having held more than the limit."""
     too_large = LimitError(
         f"an answer of the relay at {where} is larger than {limit_bytes} bytes",
@@ -391,6 +404,8 @@ def _read_body(response: http.client.HTTPResponse, limit_bytes: int, where: str)
         raise too_large
     if response.chunked:
         body = _read_chunks(response, limit_bytes + 1)
+    elif moved is not None:
+        body = _read_told(response, limit_bytes + 1, moved)
     else:
         body = response.read(limit_bytes + 1)
     if len(body) > limit_bytes:
@@ -398,6 +413,15 @@ def _read_body(response: http.client.HTTPResponse, limit_bytes: int, where: str)
     if response.length:
         raise http.client.IncompleteRead(body, response.length)
     return body
+
+
+def _read_told(response: http.client.HTTPResponse, most: int, moved: Moved) -> bytes:
+    """Up to `most` bytes of an answer, told of as they come."""
+    body = bytearray()
+    while piece := response.read(min(STEP_BYTES, most - len(body))):
+        body += piece
+        moved(len(body))
+    return bytes(body)
 
 
 def _read_chunks(response: http.client.HTTPResponse, most: int) -> bytes:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from airlox.client.progress import Parts
 from airlox.client.relay_api import RelayApi
 from airlox.client.worktree import WorkTree
 from airlox.errors import StorageError, TreeError, ValidationError
@@ -88,13 +89,17 @@ class TreeUpload:
         not stay, else what the runner is thought to lack. When that is much, the runner is asked:
         it may have it from a try that was interrupted."""
         if everything:
-            self._send(self._everything(), self._core.api)
+            source = self._tree.source
+            self._send(self._everything(), sum(source.index.sizes().values()), self._core.api)
         elif not self._tree.is_known:
             parts = self._unasked_parts()
             index = self._tree.source.index_records(self._index_part())
-            much = self._bytes_of(parts) > UNASKED_BYTES
-            records = index if much else chain(index, self._tree.source.records(parts))
-            self._send(records, self._core.api)
+            size = self._bytes_of(parts)
+            if size > UNASKED_BYTES:
+                self._send(index, 0, self._core.api)
+            else:
+                records = self._tree.source.records(parts)
+                self._send(chain(index, records), size, self._core.api)
 
     def answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
         """Send what the job's runner says it lacks.
@@ -120,7 +125,13 @@ class TreeUpload:
             runner=runner,
             sealed=sealed,
         )
-        self._send(self._asked(parse_lack(plain, self._tree.source.index)), api)
+        source = self._tree.source
+        lack = parse_lack(plain, source.index)
+        parts = self._asked_parts(lack)
+        records = source.records(parts)
+        if lack.needs_index:
+            records = chain(source.index_records(), records)
+        self._send(records, self._bytes_of(parts), api)
 
     def acknowledged_by(self, runner: PublicKey) -> None:
         """A signed result named this tree: the runner has it. A failure costs a second upload."""
@@ -129,9 +140,12 @@ class TreeUpload:
         except (StorageError, TreeError) as error:
             self._core.on_warning(f"the next tree will be sent whole: {error.message}")
 
-    def _send(self, records: Iterator[Record], api: RelayApi) -> None:
-        for plain in write_packs(records):
-            self._put(api, plain)
+    def _send(self, records: Iterator[Record], size: int, api: RelayApi) -> None:
+        """Send records, whose contents have about `size` bytes."""
+        progress = Parts(api.on_progress, "tree", size)
+        counted = progress.count(records, lambda record: len(record.data))
+        for plain in write_packs(counted):
+            self._put(api, plain, progress)
 
     def _everything(self) -> Iterator[Record]:
         source = self._tree.source
@@ -166,11 +180,9 @@ class TreeUpload:
             if chunk.digest in part.chunks
         )
 
-    def _asked(self, lack: Lack) -> Iterator[Record]:
+    def _asked_parts(self, lack: Lack) -> dict[bytes, Part]:
         """Raises ValidationError for chunks that the files of this tree do not have."""
         source = self._tree.source
-        if lack.needs_index:
-            yield from source.index_records()
         parts = dict.fromkeys(lack.digests, ALL)
         for digest, chosen in lack.chunks.items():
             chunks = source.recipe(digest).chunks if chosen.total else ()
@@ -178,9 +190,9 @@ class TreeUpload:
                 raise ValidationError("the runner asks for chunks of another file")
             digests = frozenset(chunks[at].digest for at in chosen.positions)
             parts.setdefault(digest, Part(recipe=not chosen.total, chunks=digests))
-        yield from source.records(parts)
+        return parts
 
-    def _put(self, api: RelayApi, plain: bytes) -> None:
+    def _put(self, api: RelayApi, plain: bytes, progress: Parts) -> None:
         number = next(self._numbers, None)
         if number is None:
             raise TreeError(f"the tree takes more than {PACKS} packs", code="tree_too_large")
@@ -193,5 +205,5 @@ class TreeUpload:
             plain=plain,
             nonce=os.urandom(NONCE_BYTES),
         )
-        api.put_pack(self.job, number, sealed)
+        api.put_pack(self.job, number, sealed, moved=progress.body(len(sealed)))
         self.sent_bytes += len(sealed)
