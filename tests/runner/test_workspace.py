@@ -19,6 +19,7 @@ from airlox.runner import workspace
 from airlox.runner.slots import Running
 from airlox.runner.workspace import Places, Workspaces
 from airlox.sandbox.sweep import lock_state
+from airlox.tree import mounts
 from airlox.tree.apply import apply
 from airlox.tree.state import AppliedState, save_state
 from support.trees import Node, fetch_from, index_of
@@ -261,6 +262,11 @@ class TestUntouched:
 
     NODES: ClassVar[dict[bytes, Node]] = {b"a": ("f", b"one"), b"d/b": ("x", b"two")}
 
+    @pytest.fixture(autouse=True)
+    def as_on_a_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Temporary folders may lie in memory, where nothing is remembered."""
+        monkeypatch.setattr(mounts, "_FORGETFUL", ())
+
     def after(
         self, spaces: Workspaces, job: Callable[[Path], object], *, fresh: bool = False
     ) -> AppliedState | None:
@@ -303,6 +309,12 @@ class TestUntouched:
         self, spaces: Workspaces, job: Callable[[Path], object]
     ) -> None:
         assert self.after(spaces, job) is None
+
+    def test_where_something_of_a_job_may_live_on(self, tmp_path: Path) -> None:
+        folder = tmp_path / "open"
+        with lock_state(folder) as state:
+            spaces = Workspaces(state, folder, None, quota_bytes=1 << 20, days=30, walled=False)
+            assert self.after(spaces, lambda work: None) is None
 
     def test_a_workspace_that_starts_over(self, spaces: Workspaces) -> None:
         assert self.after(spaces, lambda work: None, fresh=True) is None

@@ -77,6 +77,10 @@ PARTS: Mapping[str, Part] = {
     "a package index for uv": Part(
         old.can_fetch_packages, "uv must be able to fetch packages as an ordinary user"
     ),
+    "a tmpfs at /dev/shm": Part(
+        lambda: _runs("sh", "-c", "test $(stat -f -c %T /dev/shm) = tmpfs && test -w /dev/shm"),
+        "mount -t tmpfs tmpfs /dev/shm",
+    ),
     "bwrap": Part(_has_command("bwrap"), "apt-get install bubblewrap"),
     "a container engine": Part(
         engine.is_here,

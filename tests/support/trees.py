@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from airlox.tree.changes import Changes
 from airlox.tree.index import Entry, Kind, TreeIndex
 from airlox.tree.paths import SYNC_PREFIX
 
@@ -29,6 +31,13 @@ def make_tree(root: Path, nodes: Mapping[bytes, Node]) -> None:
         with open(target, "wb") as file:
             file.write(content)
         os.chmod(target, 0o755 if kind == "x" else 0o644)
+
+
+def change_unseen(path: Path, data: bytes) -> None:
+    """Write over the beginning of a file through a mapping, after reading it there."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        assert mapped[: len(data)] != data
+        mapped[: len(data)] = data
 
 
 def describe(root: Path) -> dict[bytes, Node]:
@@ -58,6 +67,12 @@ def index_of(nodes: Mapping[bytes, Node]) -> TreeIndex:
         Entry(path, Kind(kind), len(content), sha256(content).digest())
         for path, (kind, content) in nodes.items()
     )
+
+
+def changes_between(before: Mapping[bytes, Node], after: Mapping[bytes, Node]) -> Changes:
+    """What a job is said to have changed: these files were like that, and are like this now."""
+    contents = {sha256(content).digest(): content for _, content in after.values()}
+    return Changes(index_of(before), index_of(after), contents)
 
 
 def fetch_from(*trees: Mapping[bytes, Node]) -> Callable[[bytes], Iterator[bytes] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from airlox.errors import TreeError
 from airlox.tree import glance as glances
 from airlox.tree.glance import Facts, Memory, facts_of, look
-from airlox.tree.read import read_index
+from airlox.tree.read import ScanCache, read_index
 from airlox.tree.scan import EVERYTHING, Choice, scan
-from support.trees import git, make_tree
+from support.trees import change_unseen, git, make_tree
 
 RULES = "7"
 
@@ -169,6 +170,20 @@ def test_files_git_was_told_not_to_look_at(top: Path) -> None:
         assert recalled(remembered(top), top) is None
         git(top, "update-index", flag.replace("--", "--no-"), "a")
     assert recalled(remembered(top), top) is not None
+
+
+def test_a_file_system_that_does_not_notice_every_write(in_memory: Path, top: Path) -> None:
+    moved = in_memory / "repo"
+    shutil.copytree(top, moved, symlinks=True)
+    os.utime(moved / "a", (1e9, 1e9))
+    git(moved, "update-index", "--refresh")
+    before = scanned(moved)
+    cache = ScanCache(in_memory / "cache")
+    assert read_index(scan(moved), cache).digest == before.digest
+    change_unseen(moved / "a", b"eno")
+    assert git(moved, "status", "--porcelain", "a") == b""
+    assert look(str(moved), EVERYTHING, rules_version=RULES) is None
+    assert read_index(scan(moved), ScanCache(in_memory / "cache")).digest != before.digest
 
 
 def test_submodules(top: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from airlox.errors import TreeError
 from airlox.tree import survey as surveying
 from airlox.tree.apply import apply
+from airlox.tree.stamps import stamp_of
 from airlox.tree.state import AppliedState
-from airlox.tree.survey import survey, what_is_lacking
-from support.trees import Node, fetch_from, index_of, make_tree
+from airlox.tree.survey import is_untouched, survey, what_is_lacking
+from support.trees import Node, change_unseen, fetch_from, index_of, make_tree
 
 OLD: dict[bytes, Node] = {b"a": ("f", b"one"), b"d/b": ("x", b"two"), b"l": ("l", b"a")}
 
@@ -63,6 +64,28 @@ def test_files_in_a_folder_that_is_a_link_do_not_count(tmp_path: Path, state: Ap
 def test_a_special_file_does_not_count_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a")
     assert what_is_lacking(index_of({b"a": ("f", b"")}), tmp_path) == digests(b"")
+
+
+class TestUntouched:
+    def test_a_folder_that_is_closed_to_its_owner(
+        self, tmp_path: Path, state: AppliedState
+    ) -> None:
+        """Root can look into it all the same; the next job cannot."""
+        assert is_untouched(state, tmp_path)
+        (tmp_path / "d").chmod(0o300)
+        assert not is_untouched(state, tmp_path)
+        survey(index_of(OLD), tmp_path, state)
+        assert is_untouched(state, tmp_path)
+
+    def test_bytes_that_change_without_a_trace(self, in_memory: Path) -> None:
+        state = apply(index_of(OLD), in_memory, fetch_from(OLD))
+        change_unseen(in_memory / "a", b"eno")
+        assert stamp_of((in_memory / "a").stat()) == state.stamps[0]
+        assert not is_untouched(state, in_memory)
+        assert what_is_lacking(index_of(OLD), in_memory, state) == digests(b"one")
+        assert what_is_lacking(index_of({b"new": ("f", b"one")}), in_memory, state) == digests(
+            b"one"
+        )
 
 
 def test_no_boot_id_is_a_boot_like_any_other(

@@ -119,8 +119,10 @@ class Workspaces:
         quota_bytes: int,
         days: int,
         passable: bool = False,
+        walled: bool = True,
     ) -> None:
-        """`passable`: jobs come by the folders' own paths, as a user who may not look around."""
+        """`passable`: jobs come by the folders' own paths, as a user who may not look around.
+        `walled`: once a job is over nobody changes what it left, so that it can be remembered."""
         self._state = state
         self._runs = folder / "run"
         self._spaces = folder / "workspaces"
@@ -128,6 +130,7 @@ class Workspaces:
         self._quota_bytes = quota_bytes
         self._days = days
         self._passable = passable
+        self._walled = walled
         self._applied: dict[Path, AppliedState] = {}
         """What was applied to workspaces in which a job runs, by the file that keeps it."""
         self._untouched: dict[Path, AppliedState] = {}
@@ -147,30 +150,33 @@ class Workspaces:
         Raises JobRefused when the job is cancelled while it waits, and StorageError.
         """
         job = self._runs / _job_name(running.job)
-        await asyncio.to_thread(self._state.discard, job)
-        try:
-            self._make(job)
-            if not kept:
-                yield self._own_places(job)
-                return
-            with contextlib.suppress(StorageError):  # not this job's fault; the hourly pass says so
-                await asyncio.to_thread(self.evict)
-            space = self._spaces / sha256_hex(sender.encode())[:32]
-            held = await self._locked(space, running)
-            try:
-                untouched = self._untouched.pop(space, None)
-                if fresh or read_used(space).size_bytes > self._quota_bytes:
-                    untouched = None
-                    await asyncio.to_thread(self._empty, space)
-                yield self._kept_places(job, space, untouched)
-            finally:
-                self._tidy_later(space, held)
-        finally:
+        space = self._spaces / sha256_hex(sender.encode())[:32]
+        with contextlib.ExitStack() as held:
+            if kept:
+                await self._take_turn(space, running, held)
             await asyncio.to_thread(self._state.discard, job)
+            try:
+                self._make(job)
+                if not kept:
+                    yield self._own_places(job)
+                    return
+                with contextlib.suppress(StorageError):  # not this job's fault; it is said hourly
+                    await asyncio.to_thread(self.evict)
+                await self._lock(space, running, held)
+                try:
+                    untouched = self._untouched.pop(space, None)
+                    if fresh or read_used(space).size_bytes > self._quota_bytes:
+                        untouched = None
+                        await asyncio.to_thread(self._empty, space)
+                    yield self._kept_places(job, space, untouched)
+                finally:
+                    self._tidy_later(space, held.pop_all())
+            finally:
+                await asyncio.to_thread(self._state.discard, job)
 
     def note_applied(self, places: Places, state: AppliedState) -> None:
         """A tree now stands in a workspace, as `state` says."""
-        if places.tree_state is not None:
+        if places.tree_state is not None and self._walled:
             self._applied[places.tree_state] = state
 
     def is_awaited(self, places: Places) -> bool:
@@ -219,28 +225,25 @@ class Workspaces:
             self._state.discard(space)
         return True
 
-    async def _locked(self, space: Path, running: Running) -> contextlib.ExitStack:
-        """Hold a workspace until the stack is closed: against our own jobs, in the order in which
-        they came, and against other processes."""
+    async def _take_turn(self, space: Path, running: Running, held: contextlib.ExitStack) -> None:
+        """Wait for our own jobs in this workspace, in the order in which they came; the turn ends
+        with the stack."""
         turn = self._turns.setdefault(space, asyncio.Lock())
         self._waiting[space] += 1
         try:
             await running.unless_cancelled(turn.acquire())
         finally:
             self._waiting[space] -= 1
-        held = contextlib.ExitStack()
         held.callback(turn.release)
-        try:
-            while (lock := self._try_made(space)) is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOCK_POLL_S):
-                        await running.cancelled.wait()
-                running.check()
-            held.enter_context(lock)
-        except BaseException:
-            held.close()
-            raise
-        return held
+
+    async def _lock(self, space: Path, running: Running, held: contextlib.ExitStack) -> None:
+        """Hold a workspace against other processes until the stack is closed."""
+        while (lock := self._try_made(space)) is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOCK_POLL_S):
+                    await running.cancelled.wait()
+            running.check()
+        held.enter_context(lock)
 
     def _try_made(self, space: Path) -> contextlib.ExitStack | None:
         """The lock of a workspace, made anew where it was just removed; None while it is held."""

@@ -40,6 +40,15 @@ def enter(folder_fd: int, name: bytes) -> int:
     return os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
 
 
+def enter_if_open(folder_fd: int, name: bytes) -> int:
+    """Open a folder that its owner may read, write and search: root could enter others too."""
+    fd = enter(folder_fd, name)
+    with closing_on_error(fd):
+        if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+    return fd
+
+
 def enter_forced(folder_fd: int | None, name: bytes) -> int:
     """Open a folder that is there, giving its owner all permissions again if they are missing.
 

@@ -5,7 +5,8 @@ untracked; everything else looks the same, and so is what it was. A *glance* is 
 the stamp of git's index, those lists, and the stamps of the files in them. The same glance means
 the same tree, so nothing has to be listed, looked at or read. Whatever is in doubt is no glance,
 and the tree is scanned: submodules, nested repositories, files that git was told not to look at,
-folders it cannot read, files so young that a second change could leave the same times.
+folders it cannot read, files so young that a second change could leave the same times, file systems
+on which times say nothing.
 
 A file that is no older than git's index, to the second, may have changed unseen by git: its stamp
 is part of the glance as well (`watched`).
@@ -25,6 +26,7 @@ import msgspec
 from airlox import safefs
 from airlox.errors import StorageError, TreeError
 from airlox.tree import git, rules
+from airlox.tree.mounts import keeps_times
 from airlox.tree.scan import Choice, LeftOut
 from airlox.tree.stamps import NEVER, Stamp, stamp_of
 
@@ -78,7 +80,7 @@ def look(top: str, choice: Choice, *, rules_version: str) -> Glance | None:
 
     Under another version of the rules every tree is another one.
     """
-    if choice.include or not git.is_repository(top):
+    if choice.include or not git.is_repository(top) or not keeps_times(top):
         return None  # git would not tell of a change in what it ignores
     seen_ns = time.time_ns()
     path = git.index_of(top)

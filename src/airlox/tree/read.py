@@ -19,6 +19,7 @@ from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree.beneath import FILE_FLAGS, Folders, open_regular, pieces
 from airlox.tree.chunks import Chunk, Recipe
 from airlox.tree.index import INDEX_BYTES, Entry, Kind, TreeIndex
+from airlox.tree.mounts import keeps_times
 from airlox.tree.paths import shown, split
 from airlox.tree.pointer import POINTER_BYTES, is_pointer, make_pointer
 from airlox.tree.scan import Found, Scan, opened_tree
@@ -89,6 +90,8 @@ def read_index(scan: Scan, cache: ScanCache | None = None) -> TreeIndex:
     `tree_unreadable` for one that cannot be read. A file that vanished since the scan is absent.
     """
     seen_ns = time.time_ns()
+    if not keeps_times(scan.root):
+        cache = None
     entries: list[tuple[Entry, Stamp]] = []
     with opened_tree(scan.root) as root_fd, Folders(root_fd) as folders:
         for file in scan.files:

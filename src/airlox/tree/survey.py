@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airlox.tree.beneath import (
     Folders,
     enter_forced,
+    enter_if_open,
     open_regular,
     opened_workspace,
     pieces,
     workspace_errors,
 )
 from airlox.tree.index import Entry, Kind, TreeIndex
+from airlox.tree.mounts import keeps_times
 from airlox.tree.paths import split
 from airlox.tree.stamps import Stamp, stamp_of
 from airlox.tree.state import AppliedState
@@ -54,7 +56,7 @@ def boot_id() -> bytes:
 
 def survey(index: TreeIndex, root: AnyPath, state: AppliedState | None) -> Survey:
     """Compare `index` with what stands in `root`, of which `state` tells what was applied."""
-    stamped = _stamped(state)
+    stamped = _stamped(state, root)
     present: dict[bytes, os.stat_result] = {}
     with (
         workspace_errors(),
@@ -78,13 +80,14 @@ def survey(index: TreeIndex, root: AnyPath, state: AppliedState | None) -> Surve
 
 
 def is_untouched(state: AppliedState, root: AnyPath) -> bool:
-    """Whether every file that was applied still looks as it was left, modes and owners included;
-    then nothing would have to be done for the same tree. Stops at the first that does not."""
-    stamped = _stamped(state)
+    """Whether every file that was applied still looks as it was left, modes and owners included,
+    and no folder on the way is closed to its owner; then nothing would have to be done for the
+    same tree. Stops at the first that does not."""
+    stamped = _stamped(state, root)
     if len(stamped) != len(state.tree.entries) or state.unfinished:
         return False
     try:
-        with opened_workspace(root) as root_fd, Folders(root_fd) as folders:
+        with opened_workspace(root) as root_fd, Folders(root_fd, enter_if_open) as folders:
             for folder, entries in _by_folder(state.tree):
                 folder_fd = folders.fd(folder)
                 for entry, name in entries:
@@ -103,8 +106,9 @@ def what_is_lacking(
     return survey(index, root, state).lacking
 
 
-def _stamped(state: AppliedState | None) -> dict[bytes, tuple[Entry, Stamp]]:
-    if state is None or state.boot != boot_id():
+def _stamped(state: AppliedState | None, root: AnyPath) -> dict[bytes, tuple[Entry, Stamp]]:
+    """What was applied, by path, where its stamps can be believed."""
+    if state is None or state.boot != boot_id() or not keeps_times(root):
         return {}
     pairs = zip(state.tree.entries, state.stamps, strict=True)
     return {entry.path: (entry, stamp) for entry, stamp in pairs}
