@@ -75,14 +75,20 @@ def check_target(target: Target) -> None:
 
 
 class TreeRef(Wire, frozen=True, kw_only=True):
-    """The working tree a job runs in: digest of its index, and its totals for display."""
+    """The working tree a job runs in: digest of its index, and its totals for display.
+
+    `git`: digest of the index of a second tree, which becomes the folder `.git` of the first.
+    """
 
     digest: str
     files: U32
     size: U53
+    git: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         parse_hash(self.digest)
+        if self.git is not UNSET:
+            parse_hash(self.git)
 
 
 CHANGES_NAME: Final = "changes.zip"

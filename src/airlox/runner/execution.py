@@ -59,7 +59,7 @@ from airlox.runner.pulling import first_look, second_look
 from airlox.runner.redact import Redactor
 from airlox.runner.slots import Running
 from airlox.runner.spool import Started
-from airlox.runner.trees import TreeBringer
+from airlox.runner.trees import bring
 from airlox.runner.workspace import Places, check_room
 from airlox.sandbox import base, sweep
 from airlox.tree.compare import Baseline
@@ -142,7 +142,7 @@ async def _carry_out(
         placing = Placing(places, start, owner, bench.options.disk_floor_bytes)
         await asyncio.to_thread(placing.clear_leftovers)
         if job.tree is not UNSET:
-            index = await TreeBringer(bench, running, job.tree, places, arrived).bring()
+            index = await bring(bench, running, job.tree, places, arrived)
             attempt.tree = job.tree.digest
         try:
             await _place(bench, running, attempt, placing)

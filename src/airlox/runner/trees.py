@@ -1,4 +1,5 @@
-"""The tree of a job, from the sender's packs into the workspace.
+"""The trees of a job, from the sender's packs into the workspace: its files, and its repository
+if it has one, which comes first.
 
 What is lacking is named to the sender, never more; what arrives is verified before anything in
 the workspace is touched. A sender that sends nothing of it for two minutes has gone, and one that
@@ -11,11 +12,19 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import UNSET
+
 from airlox.errors import AirloxError, ConnectionLost, JobRefused, ProtocolError, TreeError
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import b64u_decode
 from airlox.protocol.job import TreeRef
 from airlox.runner.bench import Bench
+from airlox.runner.ground import (
+    Ground,
+    ground_of_repository,
+    ground_of_tree,
+    leave_no_repository,
+)
 from airlox.runner.slots import Running
 from airlox.runner.workspace import Places, check_room
 from airlox.tree.apply import apply
@@ -25,7 +34,7 @@ from airlox.tree.chunks import Cutter, is_large
 from airlox.tree.index import DIGEST_BYTES, TreeIndex, parse_index
 from airlox.tree.lack import encode_lacking_index
 from airlox.tree.reuse import OldChunks
-from airlox.tree.state import AppliedState, load_state, save_state
+from airlox.tree.state import AppliedState
 from airlox.tree.store import ContentStore
 from airlox.tree.survey import Survey, survey
 
@@ -38,6 +47,8 @@ SLOWEST_BYTES_PER_S: Final = 16 * 1024
 LONGEST_S: Final = 12 * 3600.0
 LOOK_S: Final = 5.0
 """How often the relay is asked for packs whose event may have been missed."""
+HELD_BYTES: Final = 32 << 20
+"""Packs kept in memory for the tree that comes next; what is beyond that is fetched again."""
 
 
 class Progress:
@@ -58,65 +69,87 @@ class Progress:
         return now_s - self._last_s > patience_s or now_s - self._begun_s > given_s
 
 
-class TreeBringer:
-    """Brings the tree of one job into its work folder."""
+async def bring(
+    bench: Bench, running: Running, tree: TreeRef, places: Places, arrived: asyncio.Event
+) -> TreeIndex:
+    """Make the work folder what the job names; the tree that stands in it then.
+
+    `arrived` is set whenever the relay tells of a pack of this job. Raises JobRefused, TreeError,
+    StorageError, and what the link raises.
+    """
+    held: dict[int, bytes] = {}
+    if tree.git is UNSET:
+        await asyncio.to_thread(leave_no_repository, places)
+    else:
+        ground = await asyncio.to_thread(ground_of_repository, places, bench.sandbox.owner())
+        await _TreeBringer(bench, running, tree.git, places, ground, arrived, held).bring()
+    ground = ground_of_tree(places)
+    state = await _TreeBringer(bench, running, tree.digest, places, ground, arrived, held).bring()
+    bench.workspaces.note_applied(places, state)
+    return state.tree
+
+
+class _TreeBringer:
+    """Brings one tree of a job to its ground."""
 
     def __init__(
         self,
         bench: Bench,
         running: Running,
-        tree: TreeRef,
+        digest: str,
         places: Places,
+        ground: Ground,
         arrived: asyncio.Event,
+        held: dict[int, bytes],
     ) -> None:
-        """`arrived` is set whenever the relay tells of a pack of this job."""
+        """`held` are packs that were fetched for the tree before this one, by number."""
         self._link = bench.link
         self._call = bench.threads.call
         self._owner = bench.sandbox.owner()
         self._floor_bytes = bench.options.disk_floor_bytes
         self._running = running
-        self._digest = b64u_decode(tree.digest, DIGEST_BYTES)
+        self._digest = b64u_decode(digest, DIGEST_BYTES)
         self._places = places
+        self._ground = ground
         self._arrived = arrived
         self._cutter = Cutter(bench.link.chunk_seed)
         self._seen: set[int] = set()
         self._workspaces = bench.workspaces
-        self._state = places.untouched or _kept_state(places)
-        self._earlier = Arrived(places.arrived, floor_bytes=self._floor_bytes)
+        self._state = ground.load()
+        self._earlier = Arrived(ground.arrived, floor_bytes=self._floor_bytes)
+        self._held = held
 
-    async def bring(self) -> TreeIndex:
-        """The tree that stands in the work folder then.
-
-        Raises JobRefused, TreeError, StorageError, and what the link raises."""
-        state = self._places.untouched
+    async def bring(self) -> AppliedState:
+        """What stands on the ground then."""
+        state = self._ground.untouched
         if state is None or state.tree.digest != self._digest:
             state = await self._apply()
-        self._workspaces.note_applied(self._places, state)
-        return state.tree
+        return state
 
     async def _apply(self) -> AppliedState:
-        """Make the work folder equal to the tree."""
+        """Make the folder equal to the tree."""
         index = await self._index()
-        found = await asyncio.to_thread(survey, index, self._places.work, self._state)
+        found = await asyncio.to_thread(survey, index, self._ground.folder, self._state)
         to_write = (entry.size for entry in index.entries if entry.path not in found.present)
         check_room(self._places.job, self._floor_bytes, sum(to_write))
         sizes = index.sizes()
         old = self._large_files(found)
-        store = self._store(OldChunks(self._cutter, self._places.work, *old))
+        store = self._store(OldChunks(self._cutter, self._ground.folder, *old))
         try:
             store.want({digest: sizes[digest] for digest in found.lacking})
             await self._complete(store, Asking(index, store, reuse=any(old)).question)
             state = await asyncio.to_thread(
                 apply,
                 index,
-                self._places.work,
+                self._ground.folder,
                 store.fetch,
                 self._state,
                 self._owner,
-                journal=self._save,
+                journal=self._ground.save,
                 looked=found,
+                alone=self._ground.alone,
             )
-            await asyncio.to_thread(self._save, state)
+            await asyncio.to_thread(self._ground.save, state)
         except AirloxError:
             await asyncio.to_thread(store.keep_for_later)
             raise
@@ -129,7 +162,7 @@ class TreeBringer:
         if self._state is not None and self._state.tree.digest == self._digest:
             return self._state.tree
         before = b"" if self._state is None else self._state.tree.encode()
-        store = self._store(OldChunks(self._cutter, self._places.work, (), at_hand=before))
+        store = self._store(OldChunks(self._cutter, self._ground.folder, (), at_hand=before))
         try:
             store.want_index(self._digest)
             once = iter((encode_lacking_index(self._digest),))
@@ -205,10 +238,17 @@ class TreeBringer:
             if store.is_complete:
                 break
             self._running.check()
-            plain = await self._call(self._link.pack, self._running.job, number)
-            await asyncio.to_thread(store.add_pack, plain)
+            await asyncio.to_thread(store.add_pack, await self._pack(number))
             self._seen.add(number)
         return bool(fresh)
+
+    async def _pack(self, number: int) -> bytes:
+        plain = self._held.get(number)
+        if plain is None:
+            plain = await self._call(self._link.pack, self._running.job, number)
+            if sum(map(len, self._held.values())) + len(plain) <= HELD_BYTES:
+                self._held[number] = plain
+        return plain
 
     async def _wait(self) -> None:
         stopped = asyncio.ensure_future(self._running.cancelled.wait())
@@ -220,11 +260,3 @@ class TreeBringer:
         finally:
             stopped.cancel()
             arrived.cancel()
-
-    def _save(self, state: AppliedState) -> None:
-        if self._places.tree_state is not None:
-            save_state(self._places.tree_state, state)
-
-
-def _kept_state(places: Places) -> AppliedState | None:
-    return None if places.tree_state is None else load_state(places.tree_state)

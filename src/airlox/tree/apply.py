@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airlox.errors import TreeError
@@ -53,6 +54,7 @@ Owner = tuple[int, int]
 
 _MODES: Final = {Kind.FILE: 0o644, Kind.EXECUTABLE: 0o755}
 _FOLDER_MODE: Final = 0o755
+_BATCH: Final = 1000
 _TICK_NS: Final = 10_000_000
 """Longest clock tick of a kernel: times of files lag behind the clock by up to this."""
 
@@ -78,6 +80,7 @@ def apply(
     *,
     journal: Callable[[AppliedState], None] | None = None,
     looked: Survey | None = None,
+    alone: bool = False,
 ) -> AppliedState:
     """Make the existing folder `root` equal to `index` and return the state to keep.
 
@@ -85,7 +88,7 @@ def apply(
     left alone unless they are in the way. `owner` is the uid and gid of new files and folders.
     `journal` is called once before the first change with a state that covers both trees; keep it,
     and a crash leaves nothing that the next `apply` does not know. `looked` is a survey made
-    after the last job ended, to spare making another.
+    after the last job ended, to spare making another. `alone`: nothing else stays in the root.
 
     Raises TreeError: `tree_incomplete` (a content is missing) and `tree_corrupt` (one does not
     have its digest) before anything was changed; `tree_blocked` when the file system refuses.
@@ -101,11 +104,25 @@ def apply(
         if journal is not None:
             journal(_state_between(state, boot, new_paths - old_paths))
         _remove_old(sync, old_paths - new_paths)
+        if alone:
+            _remove_others(sync, index)
         stamps = {path: stamp_of(seen) for path, seen in found.present.items()}
         stamps.update(_place(sync, to_write))
         stamps.update(_mend(sync, index, found))
         wait_out_tick(stamps)
     return AppliedState(index, tuple(stamps[entry.path] for entry in index.entries), boot)
+
+
+def make_folder(root: AnyPath, name: bytes, owner: Owner | None) -> None:
+    """Have a real folder of that name in the existing folder `root`, whatever stands there."""
+    with workspace_errors(), _synchronising(root, owner) as sync:
+        os.close(_making(sync)(sync.root_fd, name))
+
+
+def remove_whole(root: AnyPath, name: bytes) -> None:
+    """Remove what has that name in the existing folder `root`, whatever it is."""
+    with workspace_errors(), _synchronising(root, None) as sync:
+        remove(sync.root_fd, name, sync.pit_fd)
 
 
 # ── our own folder in the root ───────────────────────────────────────────────────────────────
@@ -229,6 +246,33 @@ def _remove_old(sync: _Sync, gone: Iterable[bytes]) -> None:
             folder, name = split(path)
             with suppress(OSError):  # it holds other files, or is gone already
                 os.rmdir(name, dir_fd=folders.fd(folder))
+
+
+def _remove_others(sync: _Sync, index: TreeIndex) -> None:
+    """Remove all that the tree does not name, but for our own folder."""
+    named = {b"": {*_names_of_syncs(sync.root_fd)}}
+    for entry in index.entries:
+        path = entry.path
+        while path:
+            folder, name = split(path)
+            named.setdefault(folder, set()).add(name)
+            path = folder
+    with Folders(sync.root_fd, enter_forced) as folders:
+        for folder in sorted(named):
+            try:
+                folder_fd = folders.fd(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            while others := _some_others(folder_fd, named[folder]):
+                for name in others:
+                    remove(folder_fd, name, sync.pit_fd)
+
+
+def _some_others(folder_fd: int, named: set[bytes]) -> list[bytes]:
+    """Names in a folder that are not `named`; a job may have left any number."""
+    with os.scandir(folder_fd) as found:
+        names = (os.fsencode(entry.name) for entry in found)
+        return [*islice((name for name in names if name not in named), _BATCH)]
 
 
 def _place(sync: _Sync, to_write: Sequence[Entry]) -> Iterator[tuple[bytes, Stamp]]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGKILL
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airlox.errors import TreeError
@@ -49,6 +50,7 @@ _AS_THEY_ARE: Final = b"* -text !diff !eol -ident -filter -working-tree-encoding
 """Attributes under which bytes are compared as they stand."""
 _COMPLAINT_BYTES: Final = 64 * 1024
 _POINTER_BYTES: Final = 4096
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _UNREADABLE: Final = re.compile(rb"^warning: could not open directory '(.*)/': ", re.MULTILINE)
 
 
@@ -179,8 +181,21 @@ def _git_folder(folder: str) -> str:
     return os.path.join(folder, named)
 
 
+def ask(
+    folder: str, words: Iterable[str], *, said: bytes = b"", places: Mapping[str, str] = _NONE
+) -> bytes:
+    """What a command of git answers to what it is told; nothing where it found nothing. `places`
+    are variables for it. Raises TreeError."""
+    return _ask(folder, words, TIMEOUT_S, said=said, places=places)[0]
+
+
 def _ask(
-    folder: str, words: Iterable[str], timeout_s: float, *, said: bytes = b""
+    folder: str,
+    words: Iterable[str],
+    timeout_s: float,
+    *,
+    said: bytes = b"",
+    places: Mapping[str, str] = _NONE,
 ) -> tuple[bytes, bytes]:
     """What git answers to what it is told, and what it complains of. Raises TreeError."""
     from subprocess import PIPE, Popen
@@ -193,7 +208,7 @@ def _ask(
             git = Popen(
                 (*_GIT, *words),
                 cwd=folder,
-                env=_environment(),
+                env=_environment() | dict(places),
                 stdin=told,
                 stdout=PIPE,
                 stderr=complaints,

@@ -75,6 +75,11 @@ def encode_lack(
     return head + _CHUNKS + bits + b"".join(groups)
 
 
+def tree_asked_for(data: bytes) -> bytes:
+    """The digest of the index that a list of lacking contents speaks of; it is not checked yet."""
+    return data[len(MAGIC) : _HEAD_BYTES - 1]
+
+
 def parse_lack(data: bytes, index: TreeIndex) -> Lack:
     """What `data` asks for of the tree `index`; refused when it speaks of another tree."""
     if len(data) < _HEAD_BYTES or data[: len(MAGIC)] != MAGIC:

@@ -122,7 +122,7 @@ def scan(root: AnyPath, choice: Choice = EVERYTHING) -> Scan:
     allowed nor excluded, `tree_include` when an included pattern matches nothing.
     """
     top = os.path.realpath(root)
-    excludes = _load_excludes(top, choice)
+    excludes = load_excludes(top, choice)
     in_git = git.is_repository(root_of(top).root)
     with opened_tree(top) as root_fd:
         if in_git:
@@ -305,7 +305,8 @@ def _refuse_home(top: str) -> None:
         )
 
 
-def _load_excludes(top: str, choice: Choice) -> rules.Excludes:
+def load_excludes(top: str, choice: Choice) -> rules.Excludes:
+    """What the person keeps out of the tree `top`. Raises TreeError."""
     path = os.path.join(top, rules.IGNORE_FILE)
     try:
         lines = safefs.read_bounded(path, rules.IGNORE_BYTES).decode("utf-8", "surrogateescape")

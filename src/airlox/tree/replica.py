@@ -1,0 +1,335 @@
+"""A small repository made from the person's own, to go with a tree to where its job runs.
+
+In it: the commits that HEAD reaches and the tags on them, without their files; the folders and
+files of HEAD, and what is staged; HEAD and its branch; an index like git's own, and a `config` that
+is written here. It is marked as a partial clone without a remote, so that git takes what is not
+there for missing, not for damage.
+
+Never in it: other branches, remotes, settings, hooks, stash, reflog; and of files that the person
+keeps out of the tree, or whose names mean credentials, no version. The index says of files that do
+not go that nobody looks at them, so that `git status` does not call them deleted.
+
+Replicas are kept in a private folder, each under a name that says all it was made from: an
+unchanged repository costs a look at it. One that is there is never changed again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from airlox import __version__, safefs
+from airlox.errors import StorageError, TreeError, ValidationError
+from airlox.protocol.digest import sha256_hex
+from airlox.tree import git, rules
+from airlox.tree.index import INDEX_BYTES, Kind, TreeIndex, parse_index
+from airlox.tree.metadata import ALONE, Repository, count_commits, reached_tags
+from airlox.tree.paths import split
+from airlox.tree.read import read_index
+from airlox.tree.scan import Choice, Found, LeftOut, Scan, load_excludes
+from airlox.tree.stamps import stamp_of
+
+if TYPE_CHECKING:
+    AnyPath = str | os.PathLike[str]
+
+FILES_BYTES: Final = 1 << 30
+"""Most bytes of files of HEAD and of the index that go."""
+KEPT: Final = 3
+"""Replicas of one repository that are kept."""
+
+_OURS: Final = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+_PACKING: Final = (
+    *("-c", "pack.threads=1", "-c", "pack.packSizeLimit=0", "-c", "pack.writeReverseIndex=false"),
+    *("pack-objects", "--quiet", "--delta-base-offset", "--window=0"),
+)
+"""Deltas that exist are used again, none are looked for: quick, and the same bytes each time."""
+_SIZES: Final = ("cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+_PACKS: Final = "objects/pack"
+_PARTS: Final = (".pack", ".idx", ".promisor")
+
+
+class Replica(NamedTuple):
+    """A replica as a tree of its own: the files below `root`, by the index of them."""
+
+    root: str
+    files: TreeIndex
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What is noted beside a replica: the pack of its history, and what that was made from."""
+
+    history: str
+    pack: str
+
+
+def replica_of(
+    repository: Repository, choice: Choice, left_out: Iterable[LeftOut], folder: AnyPath
+) -> Replica:
+    """The replica of a repository, from the private `folder` where it is kept, or made there.
+
+    `choice` and `left_out` are those of the tree that it goes with. Raises TreeError:
+    `metadata_too_large` beyond the bounds; StorageError.
+    """
+    kept = _Rules(repository, choice, frozenset(left.path for left in left_out))
+    safefs.make_private_dir(folder)
+    place = os.path.join(folder, kept.name)
+    found = _load(place)
+    if found is None:
+        found = _make(repository, kept, os.fspath(folder), place)
+    with suppress(OSError):
+        os.utime(place)
+        _remove_old(os.fspath(folder))
+    return found
+
+
+class _Rules:
+    """What stays here, and the name of what is made under these rules. `left_out` are files that
+    are here and do not go with the tree."""
+
+    def __init__(self, repository: Repository, choice: Choice, left_out: frozenset[bytes]) -> None:
+        self._top = repository.top
+        self.left_out = left_out
+        self._allowed = {os.fsencode(name) for name in choice.allow}
+        self._excludes = load_excludes(repository.top, choice)
+        made_from = (repository, choice, sorted(left_out), _ignore_lines(repository.top))
+        self.name = sha256_hex(msgspec.msgpack.encode((__version__, *made_from)))[:32]
+
+    def stays(self, path: bytes, object_id: bytes) -> bool:
+        """Whether this version of a file stays here."""
+        if path in self.left_out:
+            return True
+        if self._excludes and self._excludes.reason(os.fsdecode(path)) is not None:
+            return True
+        folder, name = split(path)
+        if name in self._allowed or path in self._allowed:
+            return False
+        if rules.is_credential_name(folder, name):
+            return True
+        return rules.is_doubtful_name(name) and self._shows_login(name, object_id)
+
+    def _shows_login(self, name: bytes, object_id: bytes) -> bool:
+        try:
+            data = git.ask(self._top, ("cat-file", "blob", object_id.decode()), places=ALONE)
+        except TreeError:
+            return True
+        return rules.holds_login(name, data[: rules.LOOK_BYTES])
+
+
+def _ignore_lines(top: str) -> bytes:
+    try:
+        return safefs.read_bounded(os.path.join(top, rules.IGNORE_FILE), rules.IGNORE_BYTES)
+    except StorageError:
+        return b""
+
+
+# ── replicas that are kept ───────────────────────────────────────────────────────────────────
+
+
+def _load(place: str) -> Replica | None:
+    try:
+        data = safefs.read_bounded(os.path.join(place, "index"), INDEX_BYTES)
+        return Replica(os.path.join(place, ".git"), parse_index(data))
+    except (StorageError, ValidationError):
+        return None
+
+
+def _remove_old(folder: str) -> None:
+    """Those used longest ago, and what killed processes left."""
+    with os.scandir(folder) as found:
+        places = sorted(found, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+    for entry in places[KEPT:]:
+        shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _make(repository: Repository, kept: _Rules, folder: str, place: str) -> Replica:
+    new = tempfile.mkdtemp(prefix=".new-", dir=folder)
+    try:
+        _write(_Making(repository, kept, new, folder))
+        replica = Replica(os.path.join(new, ".git"), _index(os.path.join(new, ".git")))
+        safefs.write_private(os.path.join(new, "index"), replica.files.encode())
+        try:
+            os.rename(new, place)
+        except OSError:  # another process made it meanwhile, or a part of it stood there
+            if (found := _load(place)) is not None:
+                return found
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(new, place)
+        return replica._replace(root=os.path.join(place, ".git"))
+    except OSError as e:
+        raise safefs.storage_error("make the git metadata", e) from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _index(root: str) -> TreeIndex:
+    files = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            found = os.lstat(path)
+            inner = os.fsencode(os.path.relpath(path, root))
+            files.append(Found(inner, Kind.FILE, found.st_size, stamp_of(found)))
+    return read_index(Scan(root, tuple(sorted(files)), ()))
+
+
+# ── making one ───────────────────────────────────────────────────────────────────────────────
+
+
+class _Making(NamedTuple):
+    """One replica in the making: `new` becomes it, `folder` holds the older ones."""
+
+    repository: Repository
+    rules: _Rules
+    new: str
+    folder: str
+
+    def path(self, *parts: str) -> str:
+        return os.path.join(self.new, ".git", *parts)
+
+    def ask(self, *words: str, said: bytes = b"") -> bytes:
+        """Ask git in the repository itself."""
+        return git.ask(self.repository.top, words, said=said, places=ALONE)
+
+
+def _write(making: _Making) -> None:
+    repository = making.repository
+    os.makedirs(making.path(_PACKS))
+    os.mkdir(making.path("refs"))
+    _put(making, "refs/.keep", b"")  # trees hold no empty folders, and git wants this one
+    count_commits(repository)
+    tags = reached_tags(repository)
+    if not _link_history(making, _history_name(repository)):
+        _pack_history(making, tags)
+    _pack(making, _ids_of_files(making))
+    branch = repository.branch
+    heads = b"" if branch is None else repository.head + b" " + branch + b"\n"
+    refs = sorted((heads + tags).splitlines(), key=_ref)
+    _put(making, "packed-refs", b"".join(line + b"\n" for line in refs))
+    _put(making, "HEAD", (repository.head if branch is None else b"ref: " + branch) + b"\n")
+    _put(making, "config", _config(repository))
+    if repository.shallow:
+        _put(making, "shallow", repository.shallow)
+    _write_index(making)
+
+
+def _ref(line: bytes) -> bytes:
+    return line.split(b" ")[1]
+
+
+def _put(making: _Making, name: str, data: bytes) -> None:
+    safefs.write_private(making.path(name), data)
+
+
+def _config(repository: Repository) -> bytes:
+    core = {"repositoryformatversion": "1", "bare": "false", "logallrefupdates": "true"}
+    core |= {"filemode": "true"} | {name[5:]: word for name, word in repository.settings}
+    more = {"partialClone": "airlox"}
+    if repository.object_format != "sha1":
+        more["objectFormat"] = repository.object_format
+    lines = ["[core]", *(f"\t{name} = {word}" for name, word in core.items())]
+    lines += ["[extensions]", *(f"\t{name} = {word}" for name, word in more.items()), ""]
+    return "\n".join(lines).encode("ascii")
+
+
+def _history_name(repository: Repository) -> str:
+    return sha256_hex(
+        msgspec.msgpack.encode((repository.head, repository.tags, repository.shallow))
+    )
+
+
+def _link_history(making: _Making, name: str) -> bool:
+    """Take the pack of the same history from an older replica; whether there was one."""
+    for other in os.listdir(making.folder):
+        place = os.path.join(making.folder, other)
+        try:
+            data = safefs.read_bounded(os.path.join(place, "history"), 1024)
+            kept = msgspec.json.decode(data, type=_Kept)
+            if kept.history != name:
+                continue
+            for part in _PARTS:
+                pack = os.path.join(_PACKS, kept.pack + part)
+                os.link(os.path.join(place, ".git", pack), making.path(pack))
+        except (OSError, StorageError, msgspec.MsgspecError):
+            continue
+        _note_history(making, kept)
+        return True
+    return False
+
+
+def _pack_history(making: _Making, tags: bytes) -> None:
+    """The commits and tags, in one pack; a tree that a tag names itself does not go."""
+    starts = [making.repository.head, *map(_ref, tags.splitlines())]
+    words = ("rev-list", "--objects", "--no-object-names", "--filter=tree:0", "--stdin")
+    ids = making.ask(*words, said=b"".join(start + b"\n" for start in starts))
+    pack = _pack(making, ids.split())
+    _note_history(making, _Kept(_history_name(making.repository), pack))
+
+
+def _note_history(making: _Making, kept: _Kept) -> None:
+    safefs.write_private(os.path.join(making.new, "history"), msgspec.json.encode(kept))
+
+
+def _pack(making: _Making, ids: Iterable[bytes]) -> str:
+    """Pack the objects and say that there may be others elsewhere; the name of the pack."""
+    said = b"".join(object_id + b"\n" for object_id in ids)
+    name = making.ask(*_PACKING, making.path(_PACKS, "pack"), said=said).strip().decode("ascii")
+    _put(making, f"{_PACKS}/pack-{name}.promisor", b"")
+    return f"pack-{name}"
+
+
+def _ids_of_files(making: _Making) -> Iterator[bytes]:
+    """The folders of HEAD, and its files and what is staged, but for what stays here and what git
+    itself does not have. Raises TreeError for too much."""
+    repository = making.repository
+    head = repository.head.decode()
+    yield making.ask("rev-parse", f"{head}^{{tree}}").strip()
+    files: dict[bytes, None] = {}
+    for line in making.ask("ls-tree", "-r", "-t", "-z", head).split(b"\0")[:-1]:
+        described, _, path = line.partition(b"\t")
+        _, form, object_id = described.split(b" ")
+        if form == b"tree":
+            yield object_id
+        elif form == b"blob" and not making.rules.stays(path, object_id):
+            files[object_id] = None
+    for entry in repository.staged:
+        if not entry.is_submodule and not making.rules.stays(entry.path, entry.object_id):
+            files[entry.object_id] = None
+    total = 0
+    answer = making.ask(*_SIZES, said=b"".join(object_id + b"\n" for object_id in files))
+    for object_id, form, *size in (line.split(b" ") for line in answer.splitlines()):
+        if form != b"blob":
+            continue
+        total += int(size[0])
+        if total > FILES_BYTES:
+            raise TreeError(
+                f"the files of the last commit of {repository.top} are over {FILES_BYTES} bytes: "
+                "too many to send as git metadata",
+                code="metadata_too_large",
+                hint="run it without --git-metadata",
+            )
+        yield object_id
+
+
+def _write_index(making: _Making) -> None:
+    """An index of the same entries that says of no file how it looks: git finds out by itself."""
+    staged = making.repository.staged
+    lines = (b"%s %s %s\t%s\0" % (e.mode, e.object_id, e.stage, e.path) for e in staged)
+    _tell(making, ("-z", "--index-info"), lines)
+    merged = [entry for entry in staged if entry.stage == b"0"]
+    missing = making.rules.left_out
+    unseen = [e.path + b"\0" for e in merged if e.unseen or e.is_submodule or e.path in missing]
+    if unseen:
+        _tell(making, ("-z", "--skip-worktree", "--stdin"), unseen)
+    trusted = [entry.path + b"\0" for entry in merged if entry.trusted]
+    if trusted:
+        _tell(making, ("-z", "--assume-unchanged", "--stdin"), trusted)
+
+
+def _tell(making: _Making, words: Iterable[str], lines: Iterable[bytes]) -> None:
+    git.ask(making.new, ("update-index", *words), said=b"".join(lines), places=_OURS)
