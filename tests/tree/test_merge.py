@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airlox.errors import StorageError
 from airlox.tree import merge as merging
 from airlox.tree.apply import apply
+from airlox.tree.beneath import write_all
 from airlox.tree.changes import Changes, check_changes, encode_changes, parse_changes
 from airlox.tree.compare import Baseline
 from airlox.tree.index import TreeIndex
@@ -131,6 +132,7 @@ def test_what_changed_here_meanwhile_is_never_lost(
         assert not [path for path in now if merging.TEMPORARY in path]
 
 
+@settings(max_examples=30)
 @given(trees, trees)
 def test_what_does_not_match_stays_there(sent: dict[bytes, Node], after: dict[bytes, Node]) -> None:
     wanted = Wanted(["a", "!a/b"])
@@ -288,13 +290,12 @@ def test_a_file_that_changes_while_it_is_brought(
         folder.mkdir()
     make_tree(here, SENT)
     changes = changed(SENT, work, lambda: become(work, SENT | {b"a": ("f", b"ONE")}))
-    write_all = merging.write_all
 
     def edit(fd: int, data: bytes) -> None:
         (here / "a").write_bytes(b"mine")
         write_all(fd, data)
 
-    monkeypatch.setattr(merging, "write_all", edit)
+    monkeypatch.setattr("airlox.tree.merge.write_all", edit)
     assert told(merge(changes, here, MARK)) == {b"a": (Deed.KEPT, "it is being changed here")}
     assert (here / "a").read_bytes() == b"mine"
 

@@ -193,7 +193,7 @@ class _Taking:
 
     def __init__(self, folders: Folders, room_bytes: int) -> None:
         self._folders = folders
-        self._room = room_bytes
+        self._most = self._room = room_bytes
         self._before: list[Entry] = []
         self._after: list[Entry] = []
         self._contents: dict[bytes, bytes] = {}
@@ -245,14 +245,15 @@ class _Taking:
             target = os.readlink(name, dir_fd=folder_fd)
             return Entry(path, Kind.LINK, len(target), sha256(target).digest()), target
         _check_file(found)
-        room = self._room - _ZIPPED_BYTES - 2 * _indexed_bytes(path)
-        if found.st_size > room and (sent is None or sent.size != found.st_size):
+        # What fits at all is read: its content may be one that has been taken.
+        fits = found.st_size <= self._most
+        if not fits and (sent is None or sent.size != found.st_size):
             raise _too_large()
         fd, opened = open_regular(folder_fd, name)
         with os.fdopen(fd, "rb", buffering=0) as file:
             if stamp_of(opened) != stamp_of(found):
                 raise _Unfit("it changed while it was looked at")
-            digest, content = _content(file.fileno(), found.st_size, keep=found.st_size <= room)
+            digest, content = _content(file.fileno(), found.st_size, keep=fits)
         kind = Kind.EXECUTABLE if found.st_mode & stat.S_IXUSR else Kind.FILE
         return Entry(path, kind, found.st_size, digest), content
 
@@ -298,11 +299,7 @@ def _content(fd: int, size: int, *, keep: bool) -> tuple[bytes, bytes | None]:
 
 def _indexed(entry: Entry) -> int:
     """Bytes that an index has of a file, at most."""
-    return _indexed_bytes(entry.path)
-
-
-def _indexed_bytes(path: bytes) -> int:
-    return len(path) + INDEXED_BYTES
+    return len(entry.path) + INDEXED_BYTES
 
 
 def _too_large() -> _Unfit:
