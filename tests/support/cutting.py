@@ -16,14 +16,17 @@ class Network:
 
     `cut_requests_after(n)` breaks the next connection once n bytes went to the relay;
     `cut_answers()` breaks the next one when the relay begins to answer, so that what was asked is
-    done and nobody hears of it.
+    done and nobody hears of it. `bytes_per_s` slows each connection down, in each direction.
     """
 
-    def __init__(self, target_url: str) -> None:
+    def __init__(self, target_url: str, *, bytes_per_s: int | None = None) -> None:
         parts = urlsplit(target_url)
         assert parts.hostname is not None
         self._target = (parts.hostname, parts.port)
+        self._bytes_per_s = bytes_per_s
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if bytes_per_s is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cuts = 0
         self._cut_after: int | None = None
@@ -99,7 +102,7 @@ class Network:
                         self._cut_after = None
                         self.cuts += 1
                         break
-                server.sendall(data)
+                self._pass(data, server)
         _shut(client)
         _shut(server)
 
@@ -110,9 +113,14 @@ class Network:
                     self._cut_answer = False
                     self.cuts += 1
                     break
-                client.sendall(data)
+                self._pass(data, client)
         _shut(client)
         _shut(server)
+
+    def _pass(self, data: bytes, on: socket.socket) -> None:
+        if self._bytes_per_s is not None:
+            self._stopping.wait(len(data) / self._bytes_per_s)
+        on.sendall(data)
 
 
 class _Pair:
