@@ -125,6 +125,7 @@ class Runner:
         self.begun: list[Running] = []
         self.go_on = asyncio.Event()
         self.news = asyncio.Event()
+        self.ready: list[int] = []
         options = SimpleNamespace(name="box", disk_floor_bytes=0, cache_root="/")
         self.bench: Any = SimpleNamespace(
             link=relay,
@@ -132,6 +133,7 @@ class Runner:
             options=options,
             manifest=SimpleNamespace(is_full=True),
             threads=SimpleNamespace(call=asyncio.to_thread),
+            sandbox=SimpleNamespace(keep_ready=self.ready.append),
             workspaces=SimpleNamespace(evict=list, close=_closed),
             spool=SimpleNamespace(
                 lost=list,
@@ -221,6 +223,25 @@ def test_the_relay_hears_of_the_stop_while_jobs_still_end(
         assert runner.relay.beats[-1] == (A, 0)
 
     play(story, stopped=True)
+
+
+def test_starts_are_prepared_for_free_slots_and_let_go_at_the_end(
+    play: Callable[..., list[Note]],
+) -> None:
+    """Never while the job of a slot runs, for it is measured."""
+    ready: list[list[int]] = []
+
+    async def story(runner: Runner) -> None:
+        ready.append(runner.ready)
+        await runner.until(lambda: runner.ready == [2])
+        runner.relay.own.send("job_assigned", {"job": A})
+        await runner.until(lambda: bool(runner.begun))
+        assert runner.ready == [2]
+        runner.go_on.set()
+        await runner.until(lambda: runner.ready == [2, 2])
+
+    play(story, slots=2)
+    assert ready[0][-1] == 0
 
 
 @pytest.mark.parametrize(

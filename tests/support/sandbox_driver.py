@@ -19,6 +19,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import socket
 import struct
 import sys
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from airlox.errors import SandboxError
-from airlox.sandbox import open_sandbox
+from airlox.sandbox import open_sandbox, proctable
 from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
 from airlox.sandbox.collect import CollectCaps, collect_out
 from airlox.sandbox.hosts import PROXY_ENV
@@ -91,9 +92,22 @@ async def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     sandbox = open_asked(request, folder)
     try:
         sandbox.prepare()
+        sandbox.keep_ready(1)
+        if request.get("strike_ready"):
+            _strike_children()
         return await _run(sandbox, request, folder)
     except SandboxError as error:
         return {"refused": error.code, "message": str(error)}
+    finally:
+        sandbox.keep_ready(0)
+
+
+def _strike_children() -> None:
+    """Kill what waits for a job, and see it dead."""
+    for process in proctable.all_processes():
+        if process.parent == os.getpid():
+            os.kill(process.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
 def open_asked(request: dict[str, Any], folder: Path) -> Sandbox:

@@ -109,6 +109,7 @@ async def _start(
 ) -> None:
     sandbox = sandbox_driver.open_asked(request, folder)
     sandbox.prepare()
+    sandbox.keep_ready(2)  # one that is struck, and one that is never used
     plan = _plan(sandbox, folder)
     cancel = asyncio.Event()
     loop = asyncio.get_running_loop()

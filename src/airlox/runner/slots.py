@@ -66,6 +66,9 @@ class Slots:
         self._known: dict[ItemId, Running] = {}
         self._taken: dict[ItemId, None] = {}
         self._closed = False
+        self.freed: Final = asyncio.Event()
+        """Set when a slot became free for the relay to count on, and at first."""
+        self.freed.set()
 
     @property
     def free(self) -> int:
@@ -114,6 +117,7 @@ class Slots:
     def give_back(self, job: ItemId) -> None:
         """The relay has the job's answer, or none is due."""
         self._taken.pop(job, None)
+        self.freed.set()
 
     @asynccontextmanager
     async def occupied(self) -> AsyncIterator[None]:

@@ -100,13 +100,14 @@ class _Worker:
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal)
         contact = self._contact
-        parts = (self._open(), contact.post_results(), contact.tidy())
+        parts = (self._open(), contact.post_results(), contact.tidy(), self._keep_ready())
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             code = await self._until_the_end(tasks)
             await self._drain()
         finally:
             await self._stop(tasks)
+            self._bench.sandbox.keep_ready(0)
         return code
 
     async def _open(self) -> None:
@@ -258,6 +259,13 @@ class _Worker:
         said = await execute(self._bench, running, arrived)
         if said is not None:
             self._tell("job_ended", f"job {job} ended: {said}", job)
+
+    async def _keep_ready(self) -> None:
+        """A start prepared for each free slot: never while the job in it is still measured."""
+        while True:
+            await self._slots.freed.wait()
+            self._slots.freed.clear()
+            self._bench.sandbox.keep_ready(self._slots.free)
 
     def _tell(self, kind: str, text: str, job: ItemId) -> None:
         self._say(Note(kind, text, {"job": job}))

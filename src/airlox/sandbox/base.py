@@ -241,6 +241,14 @@ class Sandbox(Protocol):
             SandboxError: a needed layer cannot be had; nothing weaker is put in its place.
         """
 
+    def keep_ready(self, starts: int) -> None:
+        """Have so many starts prepared, as far as that goes before a plan is known.
+
+        Each serves one `run`; what can be prepared is the sandbox's affair, and that it could not
+        is said by `run`. Called from the main thread, after `prepare`. Asking for fewer than there
+        are changes nothing, but 0 lets go of all, and is asked for at the end.
+        """
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """Where a command finds these host folders."""
 

@@ -81,6 +81,9 @@ class DockerSandbox:
         if self._found is None and (refusal := self.probe().refusal) is not None:
             raise refusal
 
+    def keep_ready(self, starts: int) -> None:
+        """Nothing: an engine begins with the plan."""
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """The same for every job, with the search path of the image."""
         return replace(arguments.LAYOUT, path=self._ready().image.path or arguments.SEARCH_PATH)

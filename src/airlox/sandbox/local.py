@@ -67,6 +67,7 @@ class LocalSandbox:
 
     def probe(self) -> Report:
         """Try the full plan with nothing to run, and report every layer."""
+        self.keep_ready(0)
         refused: SandboxError | None = None
         try:
             self._make_ready()
@@ -91,6 +92,12 @@ class LocalSandbox:
         report = self._report if self._report and self._report.usable else self.probe()
         if report.refusal is not None:
             raise report.refusal
+
+    def keep_ready(self, starts: int) -> None:
+        """See `Sandbox.keep_ready`."""
+        if self._builder is not None:
+            with contextlib.suppress(OSError):  # `run` will say what is wrong
+                self._builder.keep_ready(starts)
 
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """The same for every job of this sandbox."""

@@ -85,6 +85,9 @@ class ProcessSandbox:
             )
         self.owner()
 
+    def keep_ready(self, starts: int) -> None:
+        """Nothing: there is nothing to prepare."""
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """The host's own paths: nothing is mounted anywhere else."""
         return Layout(str(work), str(out), str(home), str(home / _TMP))

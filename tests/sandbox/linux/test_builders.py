@@ -31,6 +31,9 @@ class Broken:
     def launch(self, walls: Walls, plan: Plan, given: Given) -> Launched:
         raise AssertionError("a builder whose check failed is not used")
 
+    def keep_ready(self, starts: int) -> None:
+        raise AssertionError("a builder whose check failed is not used")
+
 
 class Torn(Broken):
     name = "bwrap"

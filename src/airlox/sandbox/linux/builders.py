@@ -24,7 +24,7 @@ TABLE = {
 
 
 class Builder(Protocol):
-    """One way of raising the walls. Holds nothing of a single command."""
+    """One way of raising the walls. Holds nothing of a command once it is launched."""
 
     @property
     def name(self) -> str:
@@ -51,6 +51,9 @@ class Builder(Protocol):
             OSError: no process or descriptor can be had.
             SandboxError: what the plan names cannot be mounted or had.
         """
+
+    def keep_ready(self, starts: int) -> None:
+        """See `Sandbox.keep_ready`. Raises OSError."""
 
 
 def candidates(forced: str | None) -> tuple[Builder, ...]:

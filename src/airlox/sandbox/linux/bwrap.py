@@ -111,6 +111,9 @@ class Bwrap:
                 os.close(words_fd)
                 raise
 
+    def keep_ready(self, starts: int) -> None:
+        """Nothing: bubblewrap begins with the plan."""
+
 
 class _Launched(Launched):
     """A bubblewrap. It names its child in a file, and complains on a pipe of its own."""

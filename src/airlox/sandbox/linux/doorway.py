@@ -4,8 +4,7 @@ A socket stays in the network it was opened in, whoever holds it. So the keeper 
 sends it out and keeps nothing: the job connects to its own loopback, and the runner, outside,
 accepts. Nothing of ours carries the bytes inside, where a job could stop it, and no file is shown.
 
-Imported by the launcher. `_socket` is loaded only where there is a door, and early: once the job's
-uid is put on, the interpreter's files may be out of reach.
+Imported by the launcher. `_socket` is loaded only where there is a door.
 """
 
 from __future__ import annotations
@@ -22,12 +21,6 @@ PORT = 3128
 _BACKLOG = 128
 _BUFFER_BYTES = 128 * 1024
 """Of each direction of a connection; the kernel takes twice as much."""
-
-
-def make_ready(door_fd: int) -> None:
-    """Load what is needed later; -1 means that there will be no door."""
-    if door_fd >= 0:
-        import _socket  # noqa: F401
 
 
 def open_door(door_fd: int) -> None:

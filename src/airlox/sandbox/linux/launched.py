@@ -1,9 +1,9 @@
 """The runner's side of a launcher: its pipes and code, what it tells, and its end.
 
-What every builder shares. A launcher gets its own code and its blueprint through an anonymous file
-on descriptor 0; the code comes along because the files of this package may lie where the job's uid
-cannot look. No thread, no event loop here: the sandbox waits on `info_fd` and the pid descriptors
-as it likes.
+What every builder shares. A launcher gets its own code and what it begins with through an anonymous
+file on descriptor 0; the code comes along because the files of this package may lie where the job's
+uid cannot look. No thread, no event loop here: the sandbox waits on `info_fd` and the pid
+descriptors as it likes.
 """
 
 from __future__ import annotations

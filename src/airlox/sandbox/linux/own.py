@@ -1,7 +1,7 @@
 """The launcher: a fresh, single-threaded interpreter that builds the walls.
 
-It runs outside the sandbox, holds no thread and no lock, and ends as the one who waits for pid 1 of
-the new pid namespace. Order matters:
+It runs outside the sandbox, holds no thread and no lock, waits for the orders of one job
+(`handover.py`) and ends as the one who waits for pid 1 of the new pid namespace. Order matters:
 
 1. Started as root, it takes every mount source as a detached clone first, because the job's uid
    may not reach it (an interpreter below a private home), and then puts that uid on for good.
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 
-from airlox.sandbox.linux import doorway, keeper, root, syscalls
-from airlox.sandbox.linux.blueprint import Blueprint, decode
+from airlox.sandbox.linux import handover, keeper, root, syscalls
+from airlox.sandbox.linux.blueprint import Blueprint
 from airlox.sandbox.linux.talk import StepFailed, failures_told, run_step, tell
 
 _SIGKILL = 9
@@ -26,10 +26,14 @@ _KINDS = {"d": 0o040000, "f": 0o100000, "c": 0o020000}
 
 
 def main(data: bytes) -> None:
-    """Carry a blueprint out. Never returns."""
-    blueprint = decode(data)
-    with failures_told(blueprint.info_fd):
-        _launch(blueprint)
+    """Wait for a blueprint and carry it out. Never returns."""
+    parent_pid, info_fd, way_fd = handover.decode_post(data)
+    with failures_told(info_fd):
+        die_with(parent_pid)
+        run_step("name", keeper.hide_command_line)
+        blueprint = handover.take(way_fd)
+        if blueprint is not None:
+            _launch(blueprint)
     os._exit(0)
 
 
@@ -41,9 +45,6 @@ def die_with(parent_pid: int) -> None:
 
 
 def _launch(blueprint: Blueprint) -> None:
-    die_with(blueprint.parent_pid)
-    run_step("name", keeper.hide_command_line)
-    doorway.make_ready(blueprint.door_fd)
     clones: dict[int, int] = {}
     if blueprint.uid >= 0:
         clones = take_clones(blueprint)
