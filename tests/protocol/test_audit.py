@@ -655,6 +655,24 @@ class TestForgetting:
         trail.tell(job)
         assert not verify_audit(trail.lines).verified
 
+    def test_what_was_signed_once_counts_once(self) -> None:
+        """A relay that says it forgot may tell a job again, but nothing that it never forgets."""
+        trail = TrailMaker(World(full=True))
+        sender, box = trail.join(Role.SENDER), trail.join(Role.RUNNER, "box")
+        trail.add("approved", participant_pub=box.public)
+        text = trail.post(sender, Text(text="go ahead"))
+        job, _ = trail.run(sender, box)
+        once = verify_audit(trail.lines)
+        trail.add("forgotten", jobs=[job.ref.id])
+        trail.tell(job)
+        again = verify_audit(trail.lines)
+        assert again.verified
+        assert [(p.items, p.linked) for p in again.people] == [
+            (p.items, p.linked) for p in once.people
+        ]
+        trail.tell(text)
+        assert [problem.item for problem in verify_audit(trail.lines).problems] == [text.ref.id]
+
     def test_sessions_that_keep_all(self) -> None:
         trail = TrailMaker(World())
         trail.add("forgotten", jobs=[])

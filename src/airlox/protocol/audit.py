@@ -25,7 +25,7 @@ from msgspec import UNSET
 from airlox.errors import LimitError, OrderError, PolicyError, ProtocolError, ValidationError
 from airlox.protocol import limits, trail
 from airlox.protocol.cert import Cert, ClientKind, parse_join
-from airlox.protocol.chain import Chain, chosen_refs
+from airlox.protocol.chain import Chain, chosen_refs, stays
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import (
     KEY_BYTES,
@@ -348,15 +348,15 @@ class TrailCheck:
         check_header_rules(self._terms, person.cert, envelope.header)
         verify_item_digest(envelope, b64u_decode(entry.blob_sha256, KEY_BYTES))
         seq = self._number(entry)
-        self._check_new(envelope.id)
+        is_new = self._check_new(envelope)
         if person.cut_off is not None:
             raise _Contradiction(
                 f"an item by {person.name}, of whom the relay says before: {person.cut_off}"
             )
         self._check_kind(person, envelope, entry.blob_sha256)
         self._items[envelope.id] = self._line
-        person.items[envelope.header.kind] += 1
-        self._link(person, seq, envelope, entry.blob_sha256)
+        person.items[envelope.header.kind] += is_new
+        self._link(person, seq, envelope, entry.blob_sha256, is_new=is_new)
         self._open(person, envelope, entry)
 
     def _number(self, entry: trail.Posted) -> int:
@@ -381,15 +381,18 @@ class TrailCheck:
         if self._forgot_at:
             self._chain.skip(0, self._forgot_at)
 
-    def _check_new(self, item: ItemId) -> None:
-        line = self._items.get(item)
+    def _check_new(self, envelope: Envelope) -> bool:
+        """Whether the item was not in the trail before. To a relay the id of a forgotten item is
+        free; signed once, it counts once however often it is told."""
+        line = self._items.get(envelope.id)
         if line is None:
             if len(self._items) >= limits.TRAIL_ITEMS:
                 raise LimitError("more items than are checked")
-            return
-        if line > self._forgot_at:
+            return True
+        if line > self._forgot_at or stays(envelope.header):
             raise OrderError(f"an item that is in line {line} already")
-        self._chain.forget(item)  # to a relay the id of a forgotten item is free
+        self._chain.forget(envelope.id)
+        return False
 
     def _check_kind(self, person: _Person, envelope: Envelope, blob_sha256: str) -> None:
         if envelope.header.kind is Kind.JOB:
@@ -426,12 +429,14 @@ class TrailCheck:
         if person.key not in job.cancelled_by:
             job.cancelled_by += (person.key,)
 
-    def _link(self, person: _Person, seq: int, envelope: Envelope, blob_sha256: str) -> None:
+    def _link(
+        self, person: _Person, seq: int, envelope: Envelope, blob_sha256: str, *, is_new: bool
+    ) -> None:
         linked, gone = self._chain.linked, self._chain.counted_forgotten
         alarms = self._chain.step(seq, envelope, blob_sha256)
         for alarm in alarms:
             self._note(alarm.kind, str(alarm), alarm.item)
-        if not alarms and self._chain.counted_forgotten == gone:
+        if is_new and not alarms and self._chain.counted_forgotten == gone:
             person.linked += self._chain.linked - linked
 
     def _open(self, person: _Person, envelope: Envelope, entry: trail.Posted) -> None:
