@@ -178,6 +178,11 @@ def test_permissions_here_stay_but_for_the_executable_bit(tmp_path: Path) -> Non
     assert stat.S_IMODE((here / "a").stat().st_mode) == 0o750
 
 
+def test_a_link_becomes_a_file_like_any_new_one(tmp_path: Path) -> None:
+    _, now = brought(tmp_path, SENT | {b"l": ("x", b"#!")}, SENT)
+    assert now[b"l"] == ("x", b"#!")
+
+
 def test_a_file_that_was_deleted_here_stays_deleted(tmp_path: Path) -> None:
     here = {path: node for path, node in SENT.items() if path != b"a"}
     done, now = brought(tmp_path, SENT | {b"a": ("f", b"ONE")}, here)

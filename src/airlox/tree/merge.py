@@ -254,7 +254,9 @@ def _put(folder_fd: int, name: bytes, entry: Entry, content: bytes, here: _Here 
         if entry.kind is Kind.LINK:
             os.symlink(content, temporary, dir_fd=folder_fd)
         else:
-            _write(folder_fd, temporary, content, _mode(entry.kind, here), exact=here is not None)
+            exact = here is not None and here.kind is not Kind.LINK
+            mode = _mode(entry.kind, here if exact else None)
+            _write(folder_fd, temporary, content, mode, exact=exact)
         if here is not None:
             _check_still(folder_fd, name, here)
             os.rename(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
@@ -296,7 +298,7 @@ def _write(folder_fd: int, name: bytes, content: bytes, mode: int, *, exact: boo
 def _mode(kind: Kind, here: _Here | None) -> int:
     """Permissions as they are here, but for the bits that say whether a file may be executed."""
     executable = kind is Kind.EXECUTABLE
-    if here is None or here.kind is Kind.LINK:
+    if here is None:
         return 0o777 if executable else 0o666
     readable = here.mode & 0o444
     return here.mode | readable >> 2 if executable else here.mode & ~0o111
