@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airlox.cli.options import Parser
     from airlox.cli.output import Voice
     from airlox.client.trees import TreeUpload
+    from airlox.tree.overview import Overview
 
 _CHOSEN = "excluded by "
 _NAMED = 5
@@ -59,6 +60,11 @@ def add_flags(parser: Parser) -> None:
         action="store_true",
         help="send the content of Git LFS files, not the pointers that git commits",
     )
+    tree.add_argument(
+        "--git-metadata",
+        action="store_true",
+        help="send commits, tags and index too, so that git describe, diff and status work there",
+    )
     pulling.add_run_flags(tree)
     tree.add_argument(
         "--dry-run",
@@ -70,9 +76,10 @@ def add_flags(parser: Parser) -> None:
 def check(args: Namespace) -> None:
     """Raises CommandLineError for flags that say something of no tree."""
     lists = args.tree_allow or args.tree_exclude or args.tree_include
-    if not args.tree and (lists or args.tree_lfs or args.cwd or args.fresh or args.dry_run):
+    flags = args.tree_lfs or args.git_metadata or args.cwd or args.fresh or args.dry_run
+    if not args.tree and (lists or flags):
         raise options.CommandLineError(
-            "--cwd, --fresh, --dry-run and --tree-… go with --tree",
+            "--cwd, --fresh, --dry-run, --git-metadata and --tree-… go with --tree",
             hint="add --tree to send the working tree",
         )
     pulling.check_run(args)
@@ -82,12 +89,14 @@ def choices(args: Namespace) -> dict[str, Any]:
     """What `Session.run_*` takes for the tree."""
     if not args.tree:
         return {}
-    chosen = {
+    chosen: dict[str, Any] = {
         "allow": args.tree_allow,
         "exclude": args.tree_exclude,
         "include": args.tree_include,
         "lfs": args.tree_lfs,
     }
+    if args.git_metadata:
+        chosen["git_metadata"] = True
     sent = {"tree": ".", "tree_options": chosen, "cwd": args.cwd, "fresh": args.fresh}
     return sent | pulling.choices(args)
 
@@ -99,6 +108,8 @@ def warn(upload: TreeUpload, voice: Voice) -> None:
     paths = [left.path for left in upload.left_out if not left.reason.startswith(_CHOSEN)]
     if paths:
         voice.warn(f"not sent: {_names(paths)} (see why: --dry-run)")
+    if upload.is_shallow:
+        voice.warn("git metadata: this clone is shallow; older commits and tags are not here to go")
 
 
 def list_all(args: Namespace, voice: Voice) -> int:
@@ -107,26 +118,37 @@ def list_all(args: Namespace, voice: Voice) -> int:
     from airlox.tree.scan import Choice
 
     lists = (tuple(args.tree_allow), tuple(args.tree_exclude), tuple(args.tree_include))
-    found = overview(os.curdir, Choice(*lists, lfs=args.tree_lfs))
+    choice = Choice(*lists, lfs=args.tree_lfs)
+    found = overview(os.curdir, choice, git_metadata=args.git_metadata)
     if voice.json:
-        voice.document(
-            {
-                "root": found.root,
-                "goes": [
-                    {"path": os.fsdecode(f.path), "size": f.size, "pointer": f.as_pointer}
-                    for f in found.goes
-                ],
-                "stays": [{"path": os.fsdecode(s.path), "reason": s.reason} for s in found.stays],
-            }
-        )
+        voice.document(_overview_shape(found))
         return 0
     for file in found.goes:
         note = "  as a Git LFS pointer" if file.as_pointer else ""
         voice.say(f"goes   {_text(file.path)}  {size_text(file.size)}{note}")
+    if (goes := found.metadata) is not None:
+        shallow = ", a shallow clone" if goes.is_shallow else ""
+        voice.say(
+            f"goes   .git  {goes.commits} commits without old files, {goes.tags} tags{shallow}"
+        )
     for stays in found.stays:
         voice.say(f"stays  {_text(stays.path)}  {stays.reason}")
     voice.note(f"{len(found.goes)} files, {size_text(found.size)}; nothing was sent")
     return 0
+
+
+def _overview_shape(found: Overview) -> dict[str, Any]:
+    shape: dict[str, Any] = {
+        "root": found.root,
+        "goes": [
+            {"path": os.fsdecode(f.path), "size": f.size, "pointer": f.as_pointer}
+            for f in found.goes
+        ],
+        "stays": [{"path": os.fsdecode(s.path), "reason": s.reason} for s in found.stays],
+    }
+    if found.metadata is not None:
+        shape["git_metadata"] = found.metadata._asdict()
+    return shape
 
 
 def _names(paths: Any) -> str:

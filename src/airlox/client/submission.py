@@ -63,6 +63,8 @@ NOT_TAKEN: Final = {
 where the session has a queue."""
 QUEUE_S: Final = 86_400
 """How long a job waits for a slot when nothing else is said."""
+_GIT_METADATA: Final = "git_metadata"
+"""The tree option that is no choice among its files."""
 
 
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -319,6 +321,7 @@ class Submission:
             job=place.item_id,
             runner=None if runner is None else PublicKey(runner),
             choice=_choice(order.tree_options or {}),
+            git_metadata=bool((order.tree_options or {}).get(_GIT_METADATA, False)),
         )
         if order.pull:
             upload.remember()
@@ -362,14 +365,16 @@ class Submission:
 def _choice(given: Mapping[str, Any]) -> Choice:
     from airlox.tree.scan import Choice
 
-    unknown = sorted(set(given) - set(Choice._fields))
+    unknown = sorted(set(given) - {*Choice._fields, _GIT_METADATA})
     if unknown:
-        known = ", ".join(Choice._fields)
+        known = ", ".join((*Choice._fields, _GIT_METADATA))
         raise UsageError(f"unknown tree option {unknown[0][:40]!r}", hint=f"known: {known}")
-    named = {name: value for name, value in given.items() if name != "lfs"}
+    named = {n: value for n, value in given.items() if n not in ("lfs", _GIT_METADATA)}
     lists = {name: words(value, f"tree_options[{name!r}]") for name, value in named.items()}
     return Choice(**lists, lfs=bool(given.get("lfs", False)))
 
 
 def _tree_ref(upload: TreeUpload) -> TreeRef:
-    return TreeRef(digest=upload.digest, files=upload.files, size=upload.size)
+    return TreeRef(
+        digest=upload.digest, files=upload.files, size=upload.size, git=upload.git or UNSET
+    )

@@ -3,47 +3,48 @@
 The index of the tree is named in the signed job; content travels in sealed packs bound to the job.
 Before the job is posted goes what the last tree that this runner confirmed did not have; a sender
 that will not stay sends everything. After that the runner asks, and gets what it asks for: a
-question is a bitmap over *this job's* index, so nothing outside that tree can be asked for.
+question is a bitmap over an index of *this job* (that of its tree, or of its repository), so
+nothing outside these trees can be asked for.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from airlox.client.progress import Parts
 from airlox.client.relay_api import RelayApi
+from airlox.client.shipment import Load, Shipment
 from airlox.client.worktree import WorkTree
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.encoding import ItemId, PublicKey, b64u_encode
 from airlox.protocol.limits import PACKS
 from airlox.protocol.pack import open_lack, seal_pack
-from airlox.tree.chunks import is_large
-from airlox.tree.lack import Lack, parse_lack
-from airlox.tree.packs import Record, write_packs
+from airlox.tree.lack import tree_asked_for
+from airlox.tree.packs import write_packs
 from airlox.tree.scan import EVERYTHING, Choice
-from airlox.tree.source import ALL, Part
 
 if TYPE_CHECKING:
     from airlox.client.core import Core
     from airlox.tree.index import TreeIndex
     from airlox.tree.scan import LeftOut
 
-UNASKED_BYTES: Final = 32 << 20
-"""More than this is sent only when the runner has said that it lacks it."""
 ANSWERS: Final = 16
-"""Most questions of a runner answered for one job: an honest one asks up to three times."""
+"""Most questions of a runner answered for one job: an honest one asks up to three times
+for each tree."""
 
 
 class TreeUpload:
     """One tree on its way to one job.
 
     `sub` is the folder within the tree that the job starts in, "" for its top; `files` and `size`
-    (bytes) are its totals, `changed` how many of its contents the runner is thought to lack.
+    (bytes) are its totals, `changed` how many of its contents the runner is thought to lack. With
+    `git_metadata` a small copy of its repository goes too: `git` is its digest, `is_shallow` says
+    that older commits are missing here already.
     Raises TreeError when the folder cannot be sent.
     """
 
@@ -55,13 +56,20 @@ class TreeUpload:
         job: ItemId,
         runner: PublicKey | None,
         choice: Choice = EVERYTHING,
+        git_metadata: bool = False,
     ) -> None:
         self.job = job
         self._core = core
         self._tree = WorkTree(core.membership, folder, runner=runner, choice=choice)
+        repository = self._tree.repository() if git_metadata else None
+        self._shipments: list[Shipment] = [self._tree]
+        if repository is not None:
+            self._shipments.insert(0, repository)  # in the order in which the runner wants them
         facts = self._tree.facts
         self.sub = self._tree.sub
         self.digest = b64u_encode(facts.digest)
+        self.git = None if repository is None else b64u_encode(repository.digest)
+        self.is_shallow = repository is not None and repository.is_shallow
         self.files = facts.files
         self.size = facts.size
         self.left_out: tuple[LeftOut, ...] = facts.left_out
@@ -89,17 +97,10 @@ class TreeUpload:
         not stay, else what the runner is thought to lack. When that is much, the runner is asked:
         it may have it from a try that was interrupted."""
         if everything:
-            source = self._tree.source
-            self._send(self._everything(), sum(source.index.sizes().values()), self._core.api)
-        elif not self._tree.is_known:
-            parts = self._unasked_parts()
-            index = self._tree.source.index_records(self._index_part())
-            size = self._bytes_of(parts)
-            if size > UNASKED_BYTES:
-                self._send(index, 0, self._core.api)
-            else:
-                records = self._tree.source.records(parts)
-                self._send(chain(index, records), size, self._core.api)
+            self._send([shipment.everything() for shipment in self._shipments], self._core.api)
+        else:
+            unasked = [shipment.unasked() for shipment in self._shipments]
+            self._send([load for load in unasked if load is not None], self._core.api)
 
     def answer(self, sealed: bytes, runner: PublicKey, api: RelayApi) -> None:
         """Send what the job's runner says it lacks.
@@ -125,72 +126,25 @@ class TreeUpload:
             runner=runner,
             sealed=sealed,
         )
-        source = self._tree.source
-        lack = parse_lack(plain, source.index)
-        parts = self._asked_parts(lack)
-        records = source.records(parts)
-        if lack.needs_index:
-            records = chain(source.index_records(), records)
-        self._send(records, self._bytes_of(parts), api)
+        asked_for = tree_asked_for(plain)
+        meant = [shipment for shipment in self._shipments if shipment.digest == asked_for]
+        self._send([(meant or self._shipments)[0].asked(plain)], api)
 
     def acknowledged_by(self, runner: PublicKey) -> None:
         """A signed result named this tree: the runner has it. A failure costs a second upload."""
         try:
-            self._tree.confirm(runner)
+            for shipment in self._shipments:
+                shipment.confirm(runner)
         except (StorageError, TreeError) as error:
             self._core.on_warning(f"the next tree will be sent whole: {error.message}")
 
-    def _send(self, records: Iterator[Record], size: int, api: RelayApi) -> None:
-        """Send records, whose contents have about `size` bytes."""
-        progress = Parts(api.on_progress, "tree", size)
+    def _send(self, loads: Iterable[Load], api: RelayApi) -> None:
+        loads = [*loads]
+        progress = Parts(api.on_progress, "tree", sum(load.size for load in loads))
+        records = chain.from_iterable(load.records for load in loads)
         counted = progress.count(records, lambda record: len(record.data))
-        for plain in write_packs(counted):
+        for plain in write_packs(counted) if loads else ():
             self._put(api, plain, progress)
-
-    def _everything(self) -> Iterator[Record]:
-        source = self._tree.source
-        yield from source.index_records()
-        yield from source.records(dict.fromkeys(source.index.sizes(), ALL))
-
-    def _unasked_parts(self) -> dict[bytes, Part]:
-        """What the last tree that the runner confirmed did not have; of a large file that took
-        the place of another, the recipe and the chunks that are in none of the old ones."""
-        sizes = self._tree.source.index.sizes()
-        return {digest: self._part(digest, sizes[digest]) for digest in self._tree.lacking}
-
-    def _index_part(self) -> Part:
-        index = self._tree.source.index
-        return self._part(index.digest, len(index.encode()))
-
-    def _part(self, digest: bytes, size: int) -> Part:
-        had = self._tree.old_chunks
-        if had is None or not is_large(size):
-            return ALL
-        return Part(recipe=True, chunks=self._tree.source.recipe(digest).digests - had)
-
-    def _bytes_of(self, parts: Mapping[bytes, Part]) -> int:
-        source = self._tree.source
-        sizes = source.index.sizes()
-        whole = sum(sizes[digest] for digest, part in parts.items() if part.chunks is None)
-        return whole + sum(
-            chunk.length
-            for digest, part in parts.items()
-            if part.chunks
-            for chunk in source.recipe(digest).chunks
-            if chunk.digest in part.chunks
-        )
-
-    def _asked_parts(self, lack: Lack) -> dict[bytes, Part]:
-        """Raises ValidationError for chunks that the files of this tree do not have."""
-        source = self._tree.source
-        parts = dict.fromkeys(lack.digests, ALL)
-        for digest, chosen in lack.chunks.items():
-            chunks = source.recipe(digest).chunks if chosen.total else ()
-            if len(chunks) != chosen.total:
-                raise ValidationError("the runner asks for chunks of another file")
-            digests = frozenset(chunks[at].digest for at in chosen.positions)
-            parts.setdefault(digest, Part(recipe=not chosen.total, chunks=digests))
-        return parts
 
     def _put(self, api: RelayApi, plain: bytes, progress: Parts) -> None:
         number = next(self._numbers, None)

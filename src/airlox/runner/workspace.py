@@ -4,6 +4,7 @@
         work/ home/     what jobs of this sender see, kept between them
         tree            what the last tree left there (out of the jobs' reach)
         arrived/        what came of a tree that never came whole
+        repository/     the same two of the tree below work/.git, where a job had one
         used            when it was used last, and its size
         lock            held for as long as a job runs in it
     <state>/run/<job>/  work/ home/ out/ of a job; gone after it
@@ -273,7 +274,7 @@ class Workspaces:
                 del self._untouched[known]
 
     def _empty(self, space: Path) -> None:
-        for name in ("work", "home", "tree", "arrived"):
+        for name in ("work", "home", "tree", "arrived", "repository"):
             self._state.discard(space / name)
 
     def _own_places(self, job: Path) -> Places:
@@ -345,7 +346,7 @@ def try_lock(space: Path) -> contextlib.ExitStack | None:
 
 
 def _mark_used(space: Path) -> None:
-    size = sum(_size_of(space / name) for name in ("work", "home", "arrived"))
+    size = sum(_size_of(space / name) for name in ("work", "home", "arrived", "repository"))
     used = Used(at_s=time.time(), size_bytes=size)
     safefs.write_private(space / "used", msgspec.json.encode(used))
 

@@ -71,6 +71,14 @@ class Repository(NamedTuple):
     staged: tuple[Staged, ...]
 
 
+class Outline(NamedTuple):
+    """How much there is of a repository; `is_shallow`: older commits are not here."""
+
+    commits: int
+    tags: int
+    is_shallow: bool
+
+
 def look(top: str) -> Repository:
     """The repository of the work tree `top`. Raises TreeError: `no_repository` where there is
     none, `no_commit` before its first commit."""
@@ -118,6 +126,12 @@ def reached_tags(repository: Repository) -> bytes:
     """Lines of the tags that point to commits before `head`, or to itself."""
     words = ("--format=%(objectname) %(refname)", f"--merged={repository.head.decode()}")
     return _ask(repository.top, "for-each-ref", *words, "refs/tags")
+
+
+def outline(repository: Repository) -> Outline:
+    """Raises TreeError for too much."""
+    tags = len(reached_tags(repository).splitlines())
+    return Outline(count_commits(repository), tags, bool(repository.shallow))
 
 
 def _parse_staged(line: bytes) -> Staged:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from airlox.tree import git
+from airlox.tree import git, metadata
+from airlox.tree.metadata import Outline
 from airlox.tree.scan import EVERYTHING, Choice, Found, LeftOut, root_of, scan
 
 if TYPE_CHECKING:
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 
 class Overview(NamedTuple):
     """A tree before it goes. `stays` says of each file or folder why; a folder that git ignores as
-    a whole is named once, with a `/`."""
+    a whole is named once, with a `/`. `metadata` is what goes of its repository."""
 
     root: str
     goes: tuple[Found, ...]
     stays: tuple[LeftOut, ...]
+    metadata: Outline | None = None
 
     @property
     def size(self) -> int:
@@ -26,13 +28,16 @@ class Overview(NamedTuple):
         return sum(file.size for file in self.goes)
 
 
-def overview(folder: AnyPath, choice: Choice = EVERYTHING) -> Overview:
-    """The tree that a folder belongs to. Raises TreeError as `scan` does."""
+def overview(
+    folder: AnyPath, choice: Choice = EVERYTHING, *, git_metadata: bool = False
+) -> Overview:
+    """The tree that a folder belongs to, with its repository or without. Raises TreeError as `scan`
+    and `metadata.look` do."""
     root = root_of(folder).root
     found = scan(root, choice)
-    return Overview(
-        root, found.files, tuple(sorted((*found.left_out, *_ignored(root, found.files))))
-    )
+    stays = tuple(sorted((*found.left_out, *_ignored(root, found.files))))
+    outline = metadata.outline(metadata.look(root)) if git_metadata else None
+    return Overview(root, found.files, stays, outline)
 
 
 def _ignored(root: str, goes: tuple[Found, ...]) -> list[LeftOut]:
