@@ -80,6 +80,7 @@ class TestAPerson:
         assert main(["audit", "verify", trail]) == 65
         out = capsys.readouterr().out
         assert out.startswith("NOT VERIFIED: ")
+        assert "\nPROVED by signatures, of what is not wrong below\n" in out
         wrong = out.partition("\nWRONG\n")[2]
         assert f"line 10, item {story.hello.ref.id}: the relay does not show" in wrong
         assert wrong.splitlines()[0].endswith("]")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlox.errors import ProtocolError
-from airlox.protocol import job, manifest, payload
-from airlox.protocol.chain import Link, find_place
+from airlox.protocol import forgetting, job, manifest, payload
+from airlox.protocol.chain import Link, chosen_refs, find_place
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.forgetting import forgotten_ranges
-from airlox.protocol.item import SealedItem
+from airlox.protocol.item import Header, ItemRef, SealedItem
 from airlox.protocol.keys import Role
 from airlox.protocol.manifest import Feature
 from airlox.protocol.ranges import in_ranges
@@ -168,6 +168,25 @@ class TestInputFiles:
         file = self.file(room, room.owner)
         job = self.job(room, file)
         assert self.forget(room, file, job) == {job.ref.id}
+
+    def test_rows_of_files_cost_no_more_than_their_length(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        room = Room()
+        row = [self.file(room)]
+        for _ in range(20):
+            row.append(self.file(room, None, row[-1]))
+        room.read(room.sender.post(payload.Text(text="x"), refs=[row[-1].ref]))
+        looks: list[Header] = []
+
+        def looked_at(header: Header) -> tuple[ItemRef, ...]:
+            looks.append(header)
+            return chosen_refs(header)
+
+        monkeypatch.setattr(forgetting, "chosen_refs", looked_at)
+        files = {ItemId(file.ref.id) for file in row}
+        assert forgetting.named_alone(room.view.records, files, set()) == set()
+        assert len(looks) <= len(room.view.records)
 
     def test_texts_never_go(self) -> None:
         room = Room()

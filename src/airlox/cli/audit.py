@@ -140,7 +140,7 @@ def report_lines(report: AuditReport, file: str) -> Iterator[str]:
     """The report in plain words."""
     yield _verdict(report, file)
     if report.session_id is not None:
-        yield "\nPROVED by signatures"
+        yield "\nPROVED by signatures" + ("" if report.verified else ", of what is not wrong below")
         yield from (f"  {line}" for line in _proved(report))
         yield "\nCLAIMED by the relay alone"
         yield from (f"  {line}" for line in _claimed(report))

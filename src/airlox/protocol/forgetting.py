@@ -69,14 +69,17 @@ def inputs_of(records: Records, jobs: Iterable[ItemId]) -> set[ItemId]:
 
 
 def named_alone(records: Records, files: Set[ItemId], going: Set[ItemId]) -> set[ItemId]:
-    """Those of `files` that nothing names which stays when they and `going` go."""
+    """Those of `files` that nothing names which stays when they and `going` go. Looks at each
+    record once: files may name files, in rows as long as their author likes."""
     free = set(files)
-    while free:
-        kept = (r for item, r in records.items() if item not in free and item not in going)
-        stay = free.intersection(item for record in kept for item in _named_by(record))
-        if not stay:
-            break
-        free -= stay
+    leaving = free | going
+    staying = [record for item, record in records.items() if item not in leaving]
+    while free and staying:
+        for item in _named_by(staying.pop()):
+            if item in free:
+                free.discard(item)
+                if item not in going and item in records:
+                    staying.append(records[item])
     return free
 
 
