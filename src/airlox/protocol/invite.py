@@ -7,9 +7,10 @@ Source: docs/protocol.md, "Invites".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
 from unicodedata import category
+
+import msgspec
 
 from airlox.errors import EncodingError, ValidationError
 from airlox.protocol.encoding import (
@@ -37,15 +38,18 @@ _LOOPBACK: Final = re.compile(
 _HINT: Final = "copy the whole link again, from the part before # to its end"
 
 
-@dataclass(frozen=True, slots=True)
-class Invite:
+class Invite(msgspec.Struct, frozen=True):
     """A parsed link. Keys never show in `repr`; `url()` gives the link, which is a secret."""
 
     base_url: str
     session_id: SessionId
     role: Role
-    session_key: bytes = field(repr=False)
-    role_seed: bytes = field(repr=False)
+    session_key: bytes
+    role_seed: bytes
+
+    def __repr__(self) -> str:
+        shown = (self.base_url, self.session_id, self.role)
+        return "Invite(base_url={!r}, session_id={!r}, role={!r})".format(*shown)
 
     def url(self) -> str:
         """The link. Whoever holds it holds the role."""

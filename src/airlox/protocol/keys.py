@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+import msgspec
 from nacl.bindings import crypto_sign, crypto_sign_seed_keypair
 
 from airlox.errors import EncodingError
@@ -63,13 +63,15 @@ def hkdf(ikm: bytes, salt: bytes, info: bytes) -> bytes:
     return hmac.digest(prk, info + b"\x01", hashlib.sha256)
 
 
-@dataclass(frozen=True, slots=True)
-class SigningKey:
+class SigningKey(msgspec.Struct, frozen=True):
     """An Ed25519 key pair. The seed never shows in `repr`."""
 
-    seed: bytes = field(repr=False)
+    seed: bytes
     public: PublicKey
-    _secret: bytes = field(repr=False)
+    _secret: bytes
+
+    def __repr__(self) -> str:
+        return f"SigningKey(public={self.public!r})"
 
     @classmethod
     def from_seed(cls, seed: bytes) -> SigningKey:
@@ -90,14 +92,16 @@ def signing_input(label: str, message: bytes) -> bytes:
     return CONTEXT + b"/" + label.encode("ascii") + b"\x00" + message
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKeys:
-    """Everything that derives from an owner seed."""
+class SessionKeys(msgspec.Struct, frozen=True):
+    """Everything that derives from an owner seed. Secrets never show in `repr`."""
 
     session_id: SessionId
     owner: SigningKey
-    session_key: bytes = field(repr=False)
-    role_seeds: dict[Role, bytes] = field(repr=False)
+    session_key: bytes
+    role_seeds: dict[Role, bytes]
+
+    def __repr__(self) -> str:
+        return f"SessionKeys(session_id={self.session_id!r}, owner={self.owner!r})"
 
     @classmethod
     def derive(cls, owner_seed: bytes) -> SessionKeys:

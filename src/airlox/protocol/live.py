@@ -12,7 +12,6 @@ Source: docs/protocol.md, "Live output".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -96,8 +95,7 @@ class Segment(msgspec.Struct, frozen=True):
         return self.header.offset + self.header.size
 
 
-@dataclass(frozen=True, slots=True)
-class LiveWriter:
+class LiveWriter(msgspec.Struct, frozen=True):
     """Where a runner stands in the live output of one job. `write` gives the next standing."""
 
     key: SigningKey
@@ -134,7 +132,7 @@ class LiveWriter:
         signature = self.key.sign(Label.LIVE, header_bytes + sha256(sealed))
         document = canonical.encode(_SignedSegment(segment=header, sig=signature)).decode()
         link = Segment(header, header_bytes, sealed).link
-        after = replace(self, n=self.n + 1, offset=self.offset + size, head=link)
+        after = msgspec.structs.replace(self, n=self.n + 1, offset=self.offset + size, head=link)
         return encode_frame(document, sealed), after
 
 
@@ -159,8 +157,7 @@ def parse_segment(
     return Segment(header, header_bytes, sealed)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveReader:
+class LiveReader(msgspec.Struct, frozen=True):
     """Where a reader stands. The first segment it sees may be a later one (the ring is bounded).
 
     `gap_bytes` counts what was no longer held before the first segment seen.
@@ -192,7 +189,7 @@ class LiveReader:
         plain = aead.open_sealed(key, segment.sealed, segment.header_bytes, "segment")
         pieces = _decode_pieces(plain, header.size)
         gap = header.offset if last is None else 0
-        return pieces, replace(self, last=segment, gap_bytes=self.gap_bytes + gap)
+        return pieces, msgspec.structs.replace(self, last=segment, gap_bytes=self.gap_bytes + gap)
 
 
 def _key_of(session_key: bytes, header: SegmentHeader) -> bytes:

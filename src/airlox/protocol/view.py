@@ -9,7 +9,6 @@ Source: docs/protocol.md, "Events" and "Items".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -164,8 +163,7 @@ class ItemStatus(StrEnum):
     """The relay no longer has its blob."""
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One announced item. `reason` says why it was refused.
 
     `wrong_bytes`: it was refused for bytes that its author did not sign. That says nothing of the
@@ -177,7 +175,7 @@ class Record:
     envelope: Envelope | None
     status: ItemStatus
     reason: str | None = None
-    item: Item | None = field(default=None, repr=False)
+    item: Item | None = None
     wrong_bytes: bool = False
 
 
