@@ -171,6 +171,12 @@ def test_the_walk_through(terminals: list[Terminal], home: Path, port: int) -> N
     machine.wait_for("takes jobs")
     assert "Linux" in you.run(take("airlox run --on box -- uname"))
     assert "Ran 1 test" in you.run(take("airlox run --on box --tree"))
+    assert "pulled report.md" in you.run(take("airlox run --on box --tree --pull"))
+    assert (home / "report.md").read_text() == "# Results\n"
+    assert "box | " in you.run(take("airlox run --on box --all"))
+    job = re.search(r"^\S{22}$", you.run(take("airlox run --on box --no-wait")), re.MULTILINE)
+    assert job is not None
+    assert "completed" in you.run(take("airlox logs -f --on box").replace("JOB", job[0]))
     _room(you, take)
     assert left == []
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from argparse import Namespace
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 
 from airlox.cli import ending, opening, options, tree
 from airlox.cli import run as running
@@ -81,6 +81,9 @@ class _Site:
         self._args = args
         self._voice = voice
         self._opening = threading.Lock()
+        self.sending = threading.Lock()
+        """One at a time sends its tree: the first looks at the files, the others find them looked
+        at, and they share the way to the relay anyhow."""
         self._session: Session | None = None
         self._files: list[Any] | None = None
 
@@ -296,7 +299,8 @@ class _Seat:
         files = site.files()
         if self._is_stopping():
             return None
-        job = running.post(args, session, site.machine, self._source, files)
+        with site.sending if args.tree else nullcontext():
+            job = running.post(args, session, site.machine, self._source, files)
         with self._cancelling:
             self._job = job
         if self._is_stopping():
