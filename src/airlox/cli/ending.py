@@ -30,10 +30,10 @@ _SHOWN_LEFT_OUT = 5
 _SHOWN_HOSTS = 3
 
 
-def tell(result: Result, saved: list[str], voice: Voice) -> None:
-    """Print how a job ended."""
+def tell(result: Result, saved: list[str], voice: Voice, brought: Shape | None = None) -> None:
+    """Print how a job ended. `brought`: what `--json` says besides of the tree's changes."""
     if voice.json:
-        voice.document(result_shape(result, saved))
+        voice.document(result_shape(result, saved) | (brought or {}))
         return
     _tell_blocked(result, voice)
     _tell_files(result, saved, voice)
