@@ -334,6 +334,17 @@ class TestUntouched:
         assert self.after(spaces, lambda work: None) is None
 
 
+def test_many_empty_files_take_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    free = disk.f_bavail * disk.f_frsize
+    workspace.check_room(tmp_path, 0, 0, needed_files=10)
+    for needed_files in (free // 4096 + 1, disk.f_favail or free):
+        with pytest.raises(JobRefused) as refused:
+            workspace.check_room(tmp_path, 0, 0, needed_files=needed_files)
+        assert refused.value.code == "disk_full"
+
+
 def test_jobs_of_one_sender_take_turns_in_the_order_in_which_they_came(spaces: Workspaces) -> None:
     order: list[str] = []
 

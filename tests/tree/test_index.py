@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlox.errors import LimitError, OrderError, ValidationError
+from airlox.tree import index as indexes
 from airlox.tree.index import Entry, Kind, TreeIndex, diff, parse_index
 from support.trees import Node, index_of, trees
 
@@ -133,6 +134,21 @@ def test_refused(bad: bytes) -> None:
 def test_a_count_over_the_bound_is_refused_before_it_is_read() -> None:
     with pytest.raises(LimitError):
         parse_index(encoded(count=1_000_001))
+
+
+def test_only_so_many_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file far down costs its reader all the folders on the way; packed, it costs its sender
+    next to nothing."""
+    rows = [entry(b"%d/a/b/c/f" % n) for n in range(10)]
+    assert TreeIndex(rows).folders == 40
+    assert TreeIndex([*rows, entry(b"0/a/g"), entry(b"top")]).folders == 40
+    for name, most in (("FOLDERS", 40), ("FOLDER_PATH_BYTES", 160)):
+        monkeypatch.setattr(indexes, name, most)
+        TreeIndex(rows)
+        monkeypatch.setattr(indexes, name, most - 1)
+        with pytest.raises(LimitError):
+            TreeIndex(rows)
+        monkeypatch.undo()
 
 
 def test_difference() -> None:

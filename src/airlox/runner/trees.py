@@ -130,8 +130,11 @@ class _TreeBringer:
         """Make the folder equal to the tree."""
         index = await self._index()
         found = await asyncio.to_thread(survey, index, self._ground.folder, self._state)
-        to_write = (entry.size for entry in index.entries if entry.path not in found.present)
-        check_room(self._places.job, self._floor_bytes, sum(to_write))
+        to_write = [entry.size for entry in index.entries if entry.path not in found.present]
+        folders = index.folders if to_write else 0
+        check_room(
+            self._places.job, self._floor_bytes, sum(to_write), needed_files=len(to_write) + folders
+        )
         sizes = index.sizes()
         old = self._large_files(found)
         store = self._store(OldChunks(self._cutter, self._ground.folder, *old))

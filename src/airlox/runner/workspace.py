@@ -55,19 +55,28 @@ SIZED_ENTRIES: Final = 2_000_000
 """A workspace of more entries is not counted to its end."""
 REMEMBERED_ENTRIES: Final = 250_000
 """Files of untouched trees that are remembered in all: some 100 MB."""
+_BLOCK_BYTES: Final = 4096
+_FILES_FLOOR: Final = 1000
+"""So many files more can be made on the disk."""
 _USED_BYTES: Final = 256
 _DAY_S: Final = 24 * 3600
 
 Owner = tuple[int, int] | None
 
 
-def check_room(folder: Path, floor_bytes: int, needed_bytes: int = 0) -> None:
-    """Raises JobRefused (code `disk_full`) unless the floor stays free with so much more there."""
+def check_room(
+    folder: Path, floor_bytes: int, needed_bytes: int = 0, needed_files: int = 0
+) -> None:
+    """Raises JobRefused (code `disk_full`) unless the floor stays free with so much more there, and
+    so many files more can be made. Each of them takes a block at least."""
     try:
         found = os.statvfs(folder)
     except OSError as e:
         raise storage_error("look at the disk", e) from None
-    if found.f_bavail * found.f_frsize - needed_bytes < floor_bytes:
+    taken_bytes = needed_bytes + needed_files * _BLOCK_BYTES
+    # Some file systems make room for files as they need it, and tell of none.
+    files_fit = found.f_files == 0 or found.f_favail - needed_files >= _FILES_FLOOR
+    if found.f_bavail * found.f_frsize - taken_bytes < floor_bytes or not files_fit:
         raise JobRefused(
             "this runner's disk is nearly full",
             code="disk_full",

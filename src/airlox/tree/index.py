@@ -23,6 +23,10 @@ from airlox.tree.paths import DEPTH, PATH_BYTES, SYNC_PREFIX, check_component, c
 
 MAGIC: Final = b"axt1\n"
 ENTRIES: Final = 1_000_000
+FOLDERS: Final = 500_000
+"""Files far down in folders of their own would cost a reader far more than their index does."""
+FOLDER_PATH_BYTES: Final = 128 * 1024 * 1024
+"""Of the paths of all folders."""
 INDEX_BYTES: Final = 256 * 1024 * 1024
 SIZE_BYTES: Final = (1 << 63) - 1
 LINK_BYTES: Final = 4095
@@ -65,7 +69,7 @@ class Difference(NamedTuple):
 class TreeIndex:
     """A valid, sorted list of entries. Immutable; equal when the entries are."""
 
-    __slots__ = ("_encoded", "entries")
+    __slots__ = ("_encoded", "_folders", "entries")
 
     entries: tuple[Entry, ...]
 
@@ -73,7 +77,7 @@ class TreeIndex:
         """Sort and check `entries`; raises a ValidationError for what a tree cannot be."""
         self.entries = tuple(sorted(entries))
         self._encoded: bytes | None = None
-        _check_entries(self.entries)
+        self._folders = _check_entries(self.entries)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TreeIndex) and self.entries == other.entries
@@ -92,6 +96,11 @@ class TreeIndex:
     @property
     def total_bytes(self) -> int:
         return sum(entry.size for entry in self.entries)
+
+    @property
+    def folders(self) -> int:
+        """How many folders the files lie in."""
+        return self._folders
 
     def sizes(self) -> dict[bytes, int]:
         """Size in bytes of each distinct content, by digest."""
@@ -155,12 +164,14 @@ def _read_entries(data: bytes) -> tuple[list[Entry], int]:
     return entries, at
 
 
-def _check_entries(entries: tuple[Entry, ...]) -> None:
-    """Check sorted entries; a folder path is checked once, however many files it has."""
+def _check_entries(entries: tuple[Entry, ...]) -> int:
+    """Check sorted entries; a folder path is checked once, however many files it has. Gives the
+    number of folders."""
     if len(entries) > ENTRIES:
         raise LimitError(f"a tree has over {ENTRIES} entries")
     files: set[bytes] = set()
     folders: set[bytes] = {b""}
+    room_bytes = FOLDER_PATH_BYTES
     sizes: dict[bytes, int] = {}
     for entry in entries:
         path = entry.path
@@ -170,7 +181,9 @@ def _check_entries(entries: tuple[Entry, ...]) -> None:
         if slash and not folder:
             raise ValidationError("a tree path is absolute")
         if folder not in folders:
-            _add_folder(folder, files, folders)
+            room_bytes -= _add_folder(folder, files, folders)
+            if room_bytes < 0 or len(folders) > FOLDERS + 1:
+                raise LimitError("a tree has too many folders, or too long paths of folders")
         check_component(name)
         if len(path) > PATH_BYTES or path.count(b"/") >= DEPTH or path.startswith(SYNC_PREFIX):
             check_folder(path)
@@ -178,15 +191,20 @@ def _check_entries(entries: tuple[Entry, ...]) -> None:
         _check_content(entry)
         if sizes.setdefault(entry.digest, entry.size) != entry.size:
             raise ValidationError(f"{shown(path)} has the digest of a content of another size")
+    return len(folders) - 1
 
 
-def _add_folder(folder: bytes, files: set[bytes], folders: set[bytes]) -> None:
+def _add_folder(folder: bytes, files: set[bytes], folders: set[bytes]) -> int:
+    """Give the bytes of the paths that are new."""
     check_folder(folder)
+    added = 0
     while folder not in folders:
         if folder in files:  # it sorts before everything beneath it, so it has been seen
             raise ValidationError(f"a tree has {shown(folder)} as a file and as a folder")
         folders.add(folder)
+        added += len(folder)
         folder = folder.rpartition(b"/")[0]
+    return added
 
 
 def _check_content(entry: Entry) -> None:
