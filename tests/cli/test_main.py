@@ -208,3 +208,42 @@ class TestHelpIsQuick:
         )
         loaded = done.stderr.split()
         assert not {"msgspec", "nacl", "http.client", "airlox.client.session"} & set(loaded)
+
+
+class TestStartIsQuick:
+    def test_parsing_loads_no_compressors(self) -> None:
+        """Which come with what argparse would look up the width of the terminal with."""
+        program = (
+            "import sys\n"
+            "from airlox.cli.main import _prepare\n"
+            "_prepare(['run', '--on', 'box', '--', 'true'])\n"
+            "print(*sorted(sys.modules))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert not {"shutil", "bz2", "lzma", "msgspec"} & set(done.stdout.split())
+
+
+class TestEnd:
+    def test_what_was_printed_arrives(self) -> None:
+        """Though the process leaves without taking itself down."""
+        for words in (["--version"], ["--help"], ["run", "--help"]):
+            done = run(*words)
+            assert (done.returncode, done.stdout[-1:]) == (0, "\n")
+            assert len(done.stdout) > len("airlox ")
+
+    def test_a_reader_that_left_is_no_fault(self) -> None:
+        readable, writable = os.pipe()
+        os.close(readable)
+        done = subprocess.run(
+            [sys.executable, "-m", "airlox.cli", "--help"],
+            stdout=writable,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+        )
+        os.close(writable)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -49,6 +49,10 @@ def test_the_package_is_typed() -> None:
         ("import airlox, airlox.errors", ["msgspec", "http", "nacl", "cryptography", "json"]),
         ("from airlox import Session", ["asyncio", "requests", "PIL", "zstandard", "pathspec"]),
         ("import airlox.client.machines, airlox.client.cache", ["asyncio", "json", "PIL"]),
+        (
+            "import airlox.cli.run, airlox.client.machines, airlox.client.session",
+            ["asyncio", "dataclasses", "json", "logging", "shutil", "subprocess", "zstandard"],
+        ),
     ],
 )
 def test_imports_stay_lean(statement: str, absent: list[str]) -> None:

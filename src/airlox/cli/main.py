@@ -71,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    if not words or words[0] in ("-h", "--help", "-V", "--version"):
-        return _print_front(words)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
+        if not words or words[0] in ("-h", "--help", "-V", "--version"):
+            return _print_front(words)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         return _guarded(words)
     finally:
         _flush()
@@ -213,6 +213,10 @@ def _flush() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
+    try:
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody is left to be told
 
 
 def _drop_output() -> None:

@@ -42,6 +42,7 @@ _FOREVER_S = 10 * 365 * 86_400
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _UNITS_MB = {"": 1, "m": 1, "mb": 1, "g": 1024, "gb": 1024}
 _OFFSET_DIGITS = 15
+_COLUMNS = 80
 _NUMBER = re.compile(r"([0-9]{1,9})([a-zA-Z]*)\Z")
 
 
@@ -52,8 +53,23 @@ class CommandLineError(UsageError):
 class _Formatter(argparse.HelpFormatter):
     """Wraps texts as usual, but leaves an example as it is written."""
 
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example:") else super()._fill_text(text, width, indent)
+
+
+def _columns() -> int:
+    """How wide the help may be. A parser asks with each flag it is given, and what argparse would
+    look it up with brings three compressors along."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(1).columns or _COLUMNS
+    except OSError:
+        return _COLUMNS
 
 
 class Parser(argparse.ArgumentParser):

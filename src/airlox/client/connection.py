@@ -112,7 +112,9 @@ class Connection(http.client.HTTPConnection):
         """A socket connected to the first address that answers. `cut` ends this too."""
         host, port = (self.host, self.port) if self._proxy is None else self._proxy.at
         failed: OSError | None = None
-        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+        # as bytes, for a text has all of IDNA loaded first
+        name = host.encode() if host.isascii() else host
+        found = socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM)
         for tried, (family, kind, number, _, at) in enumerate(found):
             sock = socket.socket(family, kind, number)
             try:
