@@ -124,6 +124,14 @@ class TestMachines:
         done = fleet.mine("run", "--no-wait", "--on", "a,b", "--", "true")
         assert [line[:4] for line in sorted(done.out.splitlines())] == ["a | ", "b | "]
 
+    def test_a_wait_that_is_over(self, fleet: Fleet) -> None:
+        words = ("run", "--json", "--wait", "1s", "--on", "a,b", "--", "sleep", "600")
+        for line in fleet.mine(*words, code=75).lines:
+            assert line["status"] == "running"
+            job = ("--on", line["machine"], "--", line["job"])
+            fleet.mine("cancel", *job)
+            fleet.mine("result", "--wait", "30s", *job, code=1)
+
     def test_ctrl_c_cancels_all(self, fleet: Fleet) -> None:
         words = ("run", "--on", "a,b", "--", "sh", "-c", "echo ready; sleep 600")
         with fleet.mine.started(*words) as running:

@@ -198,12 +198,20 @@ class TestWhatIsShown:
         assert harmless(told.err)
         assert sum(line.startswith("──") for line in told.err.splitlines()) == 1
 
-    def test_output_on_a_terminal(self, town: Town) -> None:
+    @pytest.mark.parametrize("words", [("result",), ("logs",), ("logs", "-f", "--from", "0")])
+    def test_output_on_a_terminal(self, town: Town, words: tuple[str, ...]) -> None:
         """Of what a terminal acts on, colours and the like of the current line are left."""
-        shown = town.on_a_terminal("result", "--", self.job_id)
+        shown = town.on_a_terminal(*words, "--", self.job_id)
         assert "completed" in shown
         left = re.sub(r"\x1b\[[0-9;:]*[mK]", "", shown)
         assert all(c.isprintable() or c in "\r\n\b" for c in left)
+
+    @pytest.mark.parametrize("words", [("result", "--json"), ("logs", "--json")])
+    def test_output_in_json(self, town: Town, words: tuple[str, ...]) -> None:
+        """It is all there but for what was written over, and nothing of it acts."""
+        told = town.cli(*words, "--", self.job_id)
+        assert harmless(told.out + told.err)
+        assert ACTING.rpartition("\r")[2].encode("unicode_escape").decode("ascii")[:6] in told.out
 
 
 ARCHIVES: dict[str, Callable[[], bytes]] = {
