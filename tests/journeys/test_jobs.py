@@ -178,7 +178,11 @@ class TestFollowing:
         for piece in job.output(PATIENT_S):
             got.append(piece)
             seen.set()
-        assert [piece[:2] for piece in got] == [("stdout", b"one\n"), ("stderr", b"oops\n"), ("stdout", b"two\n")]
+        assert [piece[:2] for piece in got] == [
+            ("stdout", b"one\n"),
+            ("stderr", b"oops\n"),
+            ("stdout", b"two\n"),
+        ]
         result = job.result()
         assert result is not None
         assert result.ok
