@@ -1,9 +1,10 @@
 """A small repository made from the person's own, to go with a tree to where its job runs.
 
 In it: the commits that HEAD reaches and the tags on them, without their files; the folders and
-files of HEAD, and what is staged; HEAD and its branch; an index like git's own, and a `config` that
-is written here. It is marked as a partial clone without a remote, so that git takes what is not
-there for missing, not for damage.
+files of HEAD, what its commit changed (git compares the two even where it shows one line), and what
+is staged; HEAD and its branch; an index like git's own, and a `config` that is written here. It is
+marked as a partial clone without a remote, so that git takes what is not there for missing, not for
+damage.
 
 Never in it: other branches, remotes, settings, hooks, stash, reflog; and of files that the person
 keeps out of the tree, or whose names mean credentials, no version. The index says of files that do
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
 
 FILES_BYTES: Final = 1 << 30
-"""Most bytes of files of HEAD and of the index that go."""
+"""Most bytes of files that go."""
 KEPT: Final = 3
 """Replicas of one repository that are kept."""
 
@@ -284,22 +285,21 @@ def _pack(making: _Making, ids: Iterable[bytes]) -> str:
 
 
 def _ids_of_files(making: _Making) -> Iterator[bytes]:
-    """The folders of HEAD, and its files and what is staged, but for what stays here and what git
-    itself does not have. Raises TreeError for too much."""
+    """The folders and files of HEAD and of the commits before it, and what is staged, but for what
+    stays here and what git itself does not have. Raises TreeError for too much."""
     repository = making.repository
     head = repository.head.decode()
-    yield making.ask("rev-parse", f"{head}^{{tree}}").strip()
-    files: dict[bytes, None] = {}
-    for line in making.ask("ls-tree", "-r", "-t", "-z", head).split(b"\0")[:-1]:
-        described, _, path = line.partition(b"\t")
-        _, form, object_id = described.split(b" ")
-        if form == b"tree":
-            yield object_id
-        elif form == b"blob" and not making.rules.stays(path, object_id):
-            files[object_id] = None
-    for entry in repository.staged:
-        if not entry.is_submodule and not making.rules.stays(entry.path, entry.object_id):
-            files[entry.object_id] = None
+    folders, found = _list(making, head)
+    for parent in making.ask("rev-parse", f"{head}^@").decode("ascii").split():
+        with suppress(TreeError):  # a partial clone need not have it
+            more, before = _list(making, parent)
+            folders |= more
+            found |= before
+    found |= {(e.path, e.object_id) for e in repository.staged if not e.is_submodule}
+    yield from sorted(folders)
+    files = sorted(
+        {object_id for path, object_id in found if not making.rules.stays(path, object_id)}
+    )
     total = 0
     answer = making.ask(*_SIZES, said=b"".join(object_id + b"\n" for object_id in files))
     for object_id, form, *size in (line.split(b" ") for line in answer.splitlines()):
@@ -314,6 +314,20 @@ def _ids_of_files(making: _Making) -> Iterator[bytes]:
                 hint="run it without --git-metadata",
             )
         yield object_id
+
+
+def _list(making: _Making, commit: str) -> tuple[set[bytes], set[tuple[bytes, bytes]]]:
+    """The folders of a commit, and its files with their paths."""
+    folders = {making.ask("rev-parse", f"{commit}^{{tree}}").strip()}
+    files: set[tuple[bytes, bytes]] = set()
+    for line in making.ask("ls-tree", "-r", "-t", "-z", commit).split(b"\0")[:-1]:
+        described, _, path = line.partition(b"\t")
+        _, form, object_id = described.split(b" ")
+        if form == b"tree":
+            folders.add(object_id)
+        elif form == b"blob":
+            files.add((path, object_id))
+    return folders, files
 
 
 def _write_index(making: _Making) -> None:
