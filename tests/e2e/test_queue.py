@@ -174,6 +174,24 @@ def test_a_runner_leaves_while_jobs_wait_and_comes_back(office: Office) -> None:
     assert office.marks() == ["second"]
 
 
+@pytest.mark.slow
+def test_a_runner_is_killed_while_jobs_wait(office: Office) -> None:
+    """P-QUE-6: the job it had is lost, and those that wait go to nobody until it is back."""
+    runner = office.runner()
+    ann = office.sender("ann")
+    staying = office.stay(ann, "first", "box")
+    jobs = [office.job(ann, f"{n}", runner="box") for n in range(3)]
+    runner.kill()
+    until(lambda: {job.state().reason for job in jobs} == {"no_runner"}, "the reason")
+    runner.start()
+    lost = staying.wait(WAIT_S)
+    assert lost.cause is not None
+    assert (lost.signed, str(lost.cause.kind)) == (True, "runner_lost")
+    assert all(job.wait(WAIT_S).ok for job in jobs)
+    assert office.marks() == ["0", "1", "2"]
+    office.check_ends(staying, *jobs)
+
+
 def test_a_job_waits_for_a_runner_that_has_not_joined(office: Office) -> None:
     """Live output and the runner's name come though it was unknown at first."""
     ann = office.sender("ann")
