@@ -99,7 +99,7 @@ class TestRecipes:
             parse_recipe(encode_recipe(recipe), recipe.size)
 
     def test_more_chunks_than_a_content_can_have(self) -> None:
-        """P-TRE-4: thousands of chunks in a small file would cost a reader far more memory than the file."""
+        """P-TRE-4: thousands of chunks in a small file cost a reader far more memory than it."""
         short = Chunk(bytes(32), LEAST_BYTES - 1)
         for chunks in ((short, short), (short, Chunk(bytes(32), LEAST_BYTES)), (short,) * 1000):
             recipe = Recipe(chunks)
