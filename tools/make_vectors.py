@@ -216,7 +216,7 @@ PYTHON = job.PythonJob(
     runtime="python3.12",
     target=job.AnyRunner(),
     timeout_s=30,
-    tree=job.TreeRef(digest=TREE, files=1, size=2),
+    tree=job.TreeRef(digest=TREE, files=1, git=b64u_encode(bytes([4]) * 32), size=2),
 )
 LEFT_OUT = job.LeftOut(path="out/link", reason="symbolic link")
 ENV = job.Env(
@@ -444,6 +444,8 @@ def job_cases() -> list[Case]:
         raw("shell-null-script", "sh", lambda v: v.update(script=None)),
         raw("shell-unknown-field", "sh", lambda v: v.update(gpu=1)),
         raw("shell-tree-short-digest", "sh", lambda v: v["tree"].update(digest="AA")),
+        raw("shell-tree-short-git", "sh", lambda v: v["tree"].update(git="AA")),
+        raw("shell-tree-null-git", "sh", lambda v: v["tree"].update(git=None)),
         raw("shell-tree-unknown-field", "sh", lambda v: v["tree"].update(packs=[])),
         open_case("python-full", keys.Role.SENDER, item.Kind.JOB, "py", PYTHON),
         open_case("python-in-floor", keys.Role.SENDER, item.Kind.JOB, "py", PYTHON, FLOOR),
