@@ -451,12 +451,25 @@ def is_evidence(seq: int, envelope: Envelope, item: str, gone: set[int]) -> bool
 
 def test_alarms_are_bounded_and_counted(author: Author) -> None:
     """P-CHN-6"""
-    reader, other = Chain(), Author(World().person(Role.SENDER))
+    reader, count = Chain(), limits.ALARMS // limits.ALARMS_OF_ONE
+    others = [Author(World().person(Role.SENDER)) for _ in range(count)]
     for seq in range(limits.ALARMS + 5):
-        reader.step(seq, other.post(seq, ref()))
+        reader.step(seq, others[seq % count].post(seq, ref()))
     assert len(reader.alarms) == limits.ALARMS
     assert reader.more == 5
     assert list(reader.alarms) == sorted(reader.alarms, key=lambda alarm: alarm.seq)
+
+
+def test_nobody_drowns_what_others_show(author: Author) -> None:
+    """P-CHN-6: a participant can name what never was; the relay may be in league with it."""
+    reader, other = Chain(), Author(World().person(Role.SENDER))
+    for seq in range(10 * limits.ALARMS):
+        reader.step(seq, other.post(seq, ref()))
+    lost, after = author.post(seq + 1), author.post(seq + 2)
+    (alarm,) = reader.step(seq + 2, after)
+    assert (alarm.kind, alarm.item) == (AlarmKind.MISSING, lost.id)
+    assert alarm in reader.alarms
+    assert len(reader.alarms) == limits.ALARMS_OF_ONE + 1
 
 
 def test_an_alarm_names_what_it_is_about(author: Author) -> None:

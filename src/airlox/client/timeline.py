@@ -11,6 +11,7 @@ A bad event, envelope or blob is reported and skipped; it never stops a reader.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -26,7 +27,7 @@ from airlox.client.transport import one_line
 from airlox.errors import EncodingError, ProtocolError, SessionClosed, StorageError, UsageError
 from airlox.protocol import wire
 from airlox.protocol.chain import Alarm, chosen_refs
-from airlox.protocol.encoding import ItemId
+from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.forgetting import forgotten_ranges, inputs_of, named_alone
 from airlox.protocol.item import Envelope, Kind
 from airlox.protocol.keys import Role
@@ -55,7 +56,7 @@ aside: what a command costs does not grow with the jobs there ever were."""
 MAX_PAGES: Final = 200
 """In one go: a relay that always has one more is not listened to for ever."""
 COMPLAINTS: Final = 10
-"""Most warnings about events of one session, and most about alarms."""
+"""Most warnings about events of one session, and most about alarms, half of it of one author."""
 
 T = TypeVar("T")
 
@@ -74,7 +75,8 @@ class Timeline:
         self._not_held: set[ItemId] = set()
         """Items looked for in the cache in vain; what is fetched later is opened at once."""
         self._ended: SessionClosed | None = None
-        self._complaints = self._alarms_told = 0
+        self._complaints = 0
+        self._alarms_told: Counter[PublicKey] = Counter()
         self.blobs = Blobs(membership.cache)
 
     def read(self, ask: Callable[[SessionView], T]) -> T:
@@ -180,9 +182,11 @@ class Timeline:
             self._on_warning(text)
 
     def _tell_alarm(self, alarm: Alarm) -> None:
-        """Bounded apart from complaints, so that a relay cannot drown it in those."""
-        self._alarms_told += 1
-        if self._alarms_told <= COMPLAINTS:
+        """Bounded apart from complaints, so that a relay cannot drown it in those, and for each
+        author, so that no participant can."""
+        told = self._alarms_told
+        if told.total() < COMPLAINTS and told[alarm.author] < COMPLAINTS // 2:
+            told[alarm.author] += 1
             self._on_warning(str(alarm))
 
     def feed(self, *, wait_s: Callable[[int], float] = soon) -> Feed:

@@ -21,6 +21,7 @@ Source: docs/protocol.md, "The chain".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
@@ -221,8 +222,9 @@ class Chain:
         self._missing: dict[ItemId, Alarm] = {}
         self._others: list[Alarm] = []
         self._told: set[tuple[AlarmKind, ItemId]] = set()
+        self._raised_by: Counter[PublicKey] = Counter()
         self.more = 0
-        """Alarms beyond the `limits.ALARMS` that are kept."""
+        """Alarms beyond those that are kept, see `limits`."""
         self.linked = 0
         """Items seen with a link."""
         self.unchained = 0
@@ -306,9 +308,11 @@ class Chain:
         """Keep an alarm, unless the same was raised before or there are too many."""
         if (alarm.kind, alarm.item) in self._told:
             return ()
-        if len(self._told) >= limits.ALARMS:
+        too_many = self._raised_by[alarm.author] >= limits.ALARMS_OF_ONE
+        if too_many or len(self._told) >= limits.ALARMS:
             self.more += 1
             return ()
+        self._raised_by[alarm.author] += 1
         self._told.add((alarm.kind, alarm.item))
         if alarm.kind is AlarmKind.MISSING:
             self._missing[alarm.item] = alarm

@@ -93,6 +93,8 @@ PAGE_BYTES: Final = 1 * MIB
 """A page ends with the first event beyond this size."""
 ALARMS: Final = 100
 """A reader keeps so many signs of a relay that lies; beyond it counts them."""
+ALARMS_OF_ONE: Final = 20
+"""Of these so many at most by what one author signed: nobody drowns what others show."""
 FORGOTTEN_RANGES: Final = 1000
 """Ranges in one `forgotten` event. Relays count on it when they read their logs: it stays."""
 
