@@ -297,8 +297,22 @@ class TestHostile:
         for number in range(30):
             place(f"{number:02}").touch()
         found = place.compared()
-        assert found.left_out[0].reason == "over 20 files; the rest was not looked at"
+        assert "not all were looked at" in found.left_out[0].reason
         assert not found.changes.before.entries
+
+    def test_more_files_than_can_be_remembered_before_the_job(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is found then may have been there: only files of the tree are told."""
+        monkeypatch.setattr(comparing, "WALKED", 5)
+        there: dict[bytes, Node] = {b"%02d" % number: ("f", b"") for number in range(20)}
+        place = Place(tmp_path / "work", there=there)
+        monkeypatch.undo()
+        place("a").write_bytes(b"ONE")
+        place("new").touch()
+        found = place.compared()
+        assert {e.path for e in found.changes.after.entries} <= {b"a"}
+        assert "--fresh" in found.left_out[0].reason
 
     def test_more_files_than_an_archive_holds(
         self, place: Place, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -40,8 +40,9 @@ from airlox.tree.wanted import IgnoreRules, Wanted
 if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
 
-WALKED: Final = 1_000_000
-"""Most entries that a look passes: a job may make as many as its disk takes."""
+WALKED: Final = 200_000
+"""Most entries that a look passes beside those of the tree: a job may make as many as its disk
+takes, and each is remembered."""
 NAMED: Final = 100
 """Most files that are named as left out; the others are counted."""
 _SHOWN_CHARS: Final = 200
@@ -79,9 +80,10 @@ class Baseline:
         """`root` is the folder in which `tree` stands. Raises TreeError, StorageError."""
         self._root = root
         self._entries = {e.path: e for e in tree.entries if e.path in wanted}
-        self._walk = _Walk(tree, wanted)
+        self._walk = _Walk(tree, wanted, self._entries.keys())
         with workspace_errors(), opened_workspace(root) as root_fd:
-            looks, _ = self._walk.run(root_fd)
+            looks, unseen = self._walk.run(root_fd)
+        self._is_whole = not unseen
         self._stamps = {path: stamp_of(found) for path, found in looks.items()}
         wait_out_tick(self._stamps)
 
@@ -97,6 +99,8 @@ class Baseline:
         ):
             looks, unseen = self._walk.run(root_fd)
             taking = _Taking(folders, room_bytes)
+            if not self._is_whole:
+                taking.leave_out(b".", "too much was there before the job: --fresh starts over")
             for left in unseen:
                 taking.leave_out(*left)
             for path in sorted(self._touched(looks)):
@@ -106,15 +110,20 @@ class Baseline:
 
     def _touched(self, looks: Looks) -> Iterator[bytes]:
         for path, found in looks.items():
-            if self._stamps.get(path) != stamp_of(found):
+            before = self._stamps.get(path)
+            if before is None and not self._is_whole:
+                continue  # who knows what made it
+            if before != stamp_of(found):
                 yield path
 
 
 class _Walk:
     """Passes all wanted files below a root, in a bounded way."""
 
-    def __init__(self, tree: TreeIndex, wanted: Wanted) -> None:
+    def __init__(self, tree: TreeIndex, wanted: Wanted, chosen: Set[bytes]) -> None:
+        """`chosen`: the files of the tree that are wanted."""
         self._wanted = wanted
+        self._chosen = chosen
         self._rules = IgnoreRules()
         self._files = {entry.path for entry in tree.entries}
         self._folders = _folders_of(self._files)
@@ -123,7 +132,7 @@ class _Walk:
         """How the files look; and what was not looked at, with the reason."""
         looks: Looks = {}
         unseen: list[tuple[bytes, str]] = []
-        room = WALKED
+        room = len(self._files) + len(self._folders) + WALKED
         waiting = [(b"", False)]
         with Folders(root_fd, enter_forced) as folders:
             while waiting and room:
@@ -138,26 +147,37 @@ class _Walk:
                 if self._is_foreign(folder, found):
                     continue
                 self._rules.read(folder, folder_fd)
-                below = list(self._below(folder, found, hidden))
-                waiting += [(path, covered) for path, _, is_folder, covered in below if is_folder]
-                for path, name, is_folder, _ in below:
-                    if not is_folder and path in self._wanted:
-                        looks[path] = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                for path, name in self._files_of(folder, found, hidden):
+                    looks[path] = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                waiting += self._folders_of(folder, found, hidden)
         if not room:
-            unseen.append((b".", f"over {WALKED} files; the rest was not looked at"))
+            unseen.append((b".", f"over {WALKED} files beside the tree; not all were looked at"))
         return looks, unseen
 
-    def _below(
+    def _files_of(
         self, folder: bytes, found: list[tuple[bytes, bool]], hidden: bool
-    ) -> Iterator[tuple[bytes, bytes, bool, bool]]:
-        """What counts in a folder: path, name, whether it is a folder and an ignored one."""
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Path and name of what is wanted in a folder; `hidden`: it is ignored."""
         for name, is_folder in found:
-            path = folder + b"/" + name if folder else name
-            if name.lower() == _GIT or path.startswith(SYNC_PREFIX):
+            path = _joined(folder, name)
+            if is_folder or not _counts(path, name):
                 continue
-            covered = hidden or self._is_ignored(folder, name, is_folder)
-            if not covered or path in (self._folders if is_folder else self._files):
-                yield path, name, is_folder, covered
+            if path in self._files:
+                if path in self._chosen:
+                    yield path, name
+            elif path in self._wanted and not (hidden or self._is_ignored(folder, name, False)):
+                yield path, name
+
+    def _folders_of(
+        self, folder: bytes, found: list[tuple[bytes, bool]], hidden: bool
+    ) -> Iterator[tuple[bytes, bool]]:
+        """What is to be looked into: the path of a folder, and whether it is an ignored one."""
+        for name, is_folder in found:
+            path = _joined(folder, name)
+            if is_folder and _counts(path, name):
+                covered = hidden or self._is_ignored(folder, name, True)
+                if not covered or path in self._folders:
+                    yield path, covered
 
     def _is_ignored(self, folder: bytes, name: bytes, is_folder: bool) -> bool:
         return not self._wanted.ignored and self._rules.ignores(folder, name, is_folder=is_folder)
@@ -165,6 +185,14 @@ class _Walk:
     def _is_foreign(self, folder: bytes, found: list[tuple[bytes, bool]]) -> bool:
         """Whether a folder that is none of the tree's belongs to another repository."""
         return folder not in self._folders and any(name == _GIT for name, _ in found)
+
+
+def _joined(folder: bytes, name: bytes) -> bytes:
+    return folder + b"/" + name if folder else name
+
+
+def _counts(path: bytes, name: bytes) -> bool:
+    return name.lower() != _GIT and not path.startswith(SYNC_PREFIX)
 
 
 def _folders_of(paths: set[bytes]) -> set[bytes]:
