@@ -19,6 +19,7 @@ from airlox.tree.lack import encode_lack, encode_lacking_index
 from airlox.tree.packs import read_pack
 from journeys.conftest import People
 from support.fake_runner import FULL, FakeRunner, Task
+from support.trees import git
 
 PATIENT_S = 30.0
 
@@ -168,6 +169,52 @@ def test_a_question_for_another_tree_gets_nothing(
     run(sender, tree)
     assert before[0] == before[1]
     assert any("refused" in warning for warning in sender.warnings)
+
+
+def test_both_indexes_of_a_job_may_be_asked_for(
+    sender: Session, tree: Path, keeper: Keeper, tmp_path: Path
+) -> None:
+    """[P-TRE-2] That of its tree and that of its repository, and no third one."""
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-q", "-m", "one")
+    other = parse_index(_index_of(tmp_path, b"secret").encode())
+    named: list[bytes] = []
+
+    def ask(task: Task, index: TreeIndex) -> None:
+        digest = b64u_decode(task.meta.tree.git, 32)
+        keeper._ask_and_wait(task, encode_lacking_index(digest))
+        repository = parse_index(keeper.contents[digest])
+        named.extend(entry.path for entry in repository.entries)
+        keeper._ask_and_wait(task, encode_lack(repository, repository.sizes().keys()))
+        assert not repository.sizes().keys() - keeper.contents.keys()
+        count = len(task.packs())
+        task.lacks(encode_lacking_index(other.digest))
+        task.cancelled.wait(0.5)
+        assert len(task.packs()) == count
+
+    keeper.ask = ask
+    keeper.forget = True
+    run(sender, tree, runner=None, tree_options={"git_metadata": True})
+    assert b"HEAD" in named
+    assert b"config" in named
+
+
+def test_an_unchanged_repository_is_not_sent_again(
+    sender: Session, tree: Path, keeper: Keeper
+) -> None:
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-q", "-m", "one")
+    options = {"git_metadata": True}
+    run(sender, tree, tree_options=options)
+    run(sender, tree, tree_options=options)
+    assert keeper.received[1] == set()
+    git(tree, "tag", "v1")
+    run(sender, tree, tree_options=options)
+    assert len(keeper.received[2]) == 2, "the index and packed-refs"
+    with pytest.raises(UsageError, match="unknown tree option"):
+        run(sender, tree, tree_options={"git": True})
 
 
 def test_a_question_that_comes_again_costs_nothing(

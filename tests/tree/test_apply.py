@@ -172,6 +172,37 @@ class TestOnlyWhatDiffers:
         apply(index_of(new), root, nothing, state)
         assert describe(root) == new
 
+    def test_alone_nothing_else_stays(self, root: Path, tmp_path: Path) -> None:
+        """[P-TRE-6]"""
+        state = put(OLD, root)
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "kept").write_text("kept")
+        (root / "d" / "new").mkdir()
+        (root / "d" / "new" / "file").write_text("new")
+        (root / "d" / "e" / "link").symlink_to(outside)
+        (root / "other").write_text("other")
+        os.mkfifo(root / "fifo")
+        before = stamp_of((root / "d" / "b").stat())
+        state = apply(index_of(OLD), root, nothing, state, alone=True)
+        assert describe(root) == OLD
+        assert sorted(os.listdir(root)) == ["a", "d", "l"]
+        assert stamp_of((root / "d" / "b").stat()) == before
+        shutil.rmtree(root / "d")
+        (root / "d").symlink_to(outside)
+        apply(index_of(OLD), root, fetch_from(OLD), state, alone=True)
+        assert describe(root) == OLD
+        assert (outside / "kept").read_text() == "kept"
+
+    def test_alone_a_crowd_goes_in_portions(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airlox.tree.apply._BATCH", 3)
+        for number in range(10):
+            (root / str(number)).write_text("x")
+        apply(index_of(OLD), root, fetch_from(OLD), alone=True)
+        assert describe(root) == OLD
+
     def test_a_tree_applied_over_unknown_files_keeps_equal_ones(self, root: Path) -> None:
         make_tree(root, OLD | {b"other": ("f", b"kept")})
         apply(index_of(OLD), root, nothing)
