@@ -135,7 +135,7 @@ def bring(
 
 def _offer(returned: Returned, voice: Voice) -> Brought:
     changes = returned.changes
-    if changes and not voice.json:
+    if changes:
         count = _count(changes)
         voice.note(f"it changed {count} of its tree: --pull brings them here, --patch FILE a patch")
     shape = [{"kind": change.kind, "path": change.path} for change in changes]
@@ -158,13 +158,13 @@ def _apply(returned: Returned, voice: Voice) -> Brought:
     for each in done:
         if each.done == "kept":
             voice.warn(_kept(each))
-        elif each.done != "same" and not voice.json:
+        elif each.done != "same":
             named += 1
             if named <= _NAMED:
                 voice.note(_WORDS[each.done].format(_text(each.path)))
     if named > _NAMED:
         voice.note(f"… and {named - _NAMED} more files pulled")
-    if not done and not voice.json:
+    if not done:
         voice.note("nothing to pull: no file that matches was changed")
     whole = all(each.done != "kept" for each in done)
     return Brought({"pulled": [_shape(each) for each in done]}, whole=whole)
