@@ -132,6 +132,9 @@ class Sandbox:
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         return Layout("/work", "/out", "/home/job", "/tmp")
 
+    def expect(self) -> None:
+        """There is nothing to begin ahead."""
+
     async def run(self, plan: base.Plan, **_: Any) -> base.Outcome:
         self.ran += 1
         if isinstance(self.says, Exception):

@@ -133,7 +133,7 @@ class Runner:
             options=options,
             manifest=SimpleNamespace(is_full=True),
             threads=SimpleNamespace(call=asyncio.to_thread),
-            sandbox=SimpleNamespace(keep_ready=self.ready.append),
+            sandbox=SimpleNamespace(keep_ready=self.ready.append, expect=lambda: None),
             workspaces=SimpleNamespace(evict=list, close=_closed),
             spool=SimpleNamespace(
                 lost=list,

@@ -159,6 +159,11 @@ class TestRealGroups:
         assert not any(Path(folder).exists() for folder in group.folders)
         parent.communicate(timeout=60)
 
+    def test_waking_moves_nothing(self, driver: CgroupDriver) -> None:
+        before = Path("/proc/self/cgroup").read_text()
+        driver.wake()
+        assert Path("/proc/self/cgroup").read_text() == before
+
     def test_removing_twice_is_fine(self, driver: CgroupDriver) -> None:
         group = driver.create("twice", memory_bytes=None, processes=1)
         assert group.remove(within_s=5)
@@ -291,6 +296,15 @@ class TestVersion2:
         assert (group.memory / "cpu.weight").read_text() == "50"
         assert (group.memory / "cpu.max").read_text() == "max 100000"
         assert group.folders == (str(group.memory),)
+
+    def test_waking_writes_only_where_we_are(self, hierarchy: Hierarchy) -> None:
+        driver = open_driver(hierarchy.proc)
+        members = driver.memory_parent / "cgroup.procs"
+        for pid in (1, os.getpid()):
+            members.write_text(f"000{pid}\n")
+            driver.wake()
+            was_written = not members.read_text().startswith("000")
+            assert was_written == (pid == os.getpid())
 
     def test_a_share_of_the_processors(self, hierarchy: Hierarchy) -> None:
         driver = open_driver(hierarchy.proc)

@@ -209,6 +209,8 @@ async def _run(
     await _place_script(bench, attempt.job, places)
     running.check()
     check_room(places.job, bench.options.disk_floor_bytes)
+    # once more: a claim is long ago where a tree had to be fetched
+    asyncio.get_running_loop().run_in_executor(None, bench.sandbox.expect)
     await asyncio.to_thread(_begin, bench, attempt)
     attempt.begun = True
     redactor = Redactor(redactions_of(bench, places, interpreter))

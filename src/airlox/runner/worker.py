@@ -252,7 +252,10 @@ class _Worker:
 
     async def _carry_out(self, running: Running) -> None:
         job = running.job
-        if self._takes_none or not await self._contact.claim(job):
+        if self._takes_none:
+            return
+        self._loop.run_in_executor(None, self._bench.sandbox.expect)
+        if not await self._contact.claim(job):
             return
         arrived = self._arrivals.setdefault(job, asyncio.Event())
         self._tell("job_started", f"job {job} started", job)

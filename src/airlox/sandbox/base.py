@@ -249,6 +249,10 @@ class Sandbox(Protocol):
         are changes nothing, but 0 lets go of all, and is asked for at the end.
         """
 
+    def expect(self) -> None:
+        """A `run` follows within moments: begin what takes the system a while. In any thread,
+        for it blocks for some milliseconds; nothing is promised, and nothing is raised."""
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """Where a command finds these host folders."""
 

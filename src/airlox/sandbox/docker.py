@@ -84,6 +84,9 @@ class DockerSandbox:
     def keep_ready(self, starts: int) -> None:
         """Nothing: an engine begins with the plan."""
 
+    def expect(self) -> None:
+        """Nothing takes long here that could begin before."""
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """The same for every job, with the search path of the image."""
         return replace(arguments.LAYOUT, path=self._ready().image.path or arguments.SEARCH_PATH)

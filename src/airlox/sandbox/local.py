@@ -99,6 +99,11 @@ class LocalSandbox:
             with contextlib.suppress(OSError):  # `run` will say what is wrong
                 self._builder.keep_ready(starts)
 
+    def expect(self) -> None:
+        """See `Sandbox.expect`."""
+        if self._driver is not None:
+            self._driver.wake()
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """The same for every job of this sandbox."""
         return self._walls.layout

@@ -88,6 +88,9 @@ class ProcessSandbox:
     def keep_ready(self, starts: int) -> None:
         """Nothing: there is nothing to prepare."""
 
+    def expect(self) -> None:
+        """Nothing takes long here that could begin before."""
+
     def layout(self, work: Path, out: Path, home: Path) -> Layout:
         """The host's own paths: nothing is mounted anywhere else."""
         return Layout(str(work), str(out), str(home), str(home / _TMP))
