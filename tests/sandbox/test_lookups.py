@@ -90,6 +90,23 @@ asyncio.run(story())
     assert told[3:] == ["3", "late too many names are being looked up"]
 
 
+def test_one_job_does_not_keep_others_waiting(net: Internet) -> None:
+    told = run(
+        net,
+        f"""
+async def story():
+    resolve = SystemResolver(within_s=0.2, most=4)
+    one, other = resolve.share(2), resolve.share(2)
+    await asyncio.gather(*(tried(one, "silent.{NAME}") for _ in range(4)))
+    await tried(one, "{NAME}")
+    await tried(other, "{NAME}")
+asyncio.run(story())
+""",
+    )
+    assert sorted(told[:4]) == ["late "] * 2 + ["late too many names are being looked up"] * 2
+    assert told[4:] == ["late too many names are being looked up", HOST]
+
+
 def test_threads_are_given_back(net: Internet) -> None:
     told = run(
         net,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_UNDER_WAY: Final = 64
+MAX_OF_ONE: Final = 16
 LOOKUP_S: Final = 10.0
 
 
@@ -37,10 +38,26 @@ class SystemResolver:
 
     async def __call__(self, name: str) -> Sequence[str]:
         """See `LookUp`. TimeoutError (an OSError) when it takes too long or too many wait."""
-        if not self._free.acquire(blocking=False):
-            raise TimeoutError("too many names are being looked up")
+        return await self._ask(name, self._free)
+
+    def share(self, most: int = MAX_OF_ONE) -> LookUp:
+        """For one job: names of its that nobody answers for must not keep others waiting."""
+        own = threading.BoundedSemaphore(most)
+
+        async def look_up(name: str) -> Sequence[str]:
+            return await self._ask(name, own, self._free)
+
+        return look_up
+
+    async def _ask(self, name: str, *bounds: threading.Semaphore) -> Sequence[str]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
+        taken = contextlib.ExitStack()
+        for bound in bounds:
+            if not bound.acquire(blocking=False):
+                taken.close()
+                raise TimeoutError("too many names are being looked up")
+            taken.callback(bound.release)
 
         def look_up() -> None:
             try:
@@ -50,11 +67,15 @@ class SystemResolver:
             except UnicodeError as error:
                 found = OSError(str(error))
             finally:
-                self._free.release()
+                taken.close()
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, answer, found)
 
-        threading.Thread(target=look_up, name="look-up", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name="look-up", daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            taken.close()
+            raise TimeoutError("no name can be looked up now") from None
         async with asyncio.timeout(self._within_s):
             return await answer
 

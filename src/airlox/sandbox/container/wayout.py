@@ -77,7 +77,7 @@ async def way_out(ready: Ready, hosts: Sequence[str]) -> AsyncIterator[WayOut]:
     name = arguments.new_name()
     try:
         door = await _opened(ready, name)
-        async with EgressProxy(door, parse_rules(hosts), system_resolver()) as proxy:
+        async with EgressProxy(door, parse_rules(hosts), system_resolver().share()) as proxy:
             yield WayOut(f"container:{name}", proxy)
     finally:
         await asyncio.to_thread(_remove, ready.engine, name)

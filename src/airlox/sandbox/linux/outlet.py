@@ -42,7 +42,7 @@ class Outlet:
 
     def proxy(self) -> EgressProxy:
         """What serves the door. Raises as `take`."""
-        return EgressProxy(self.take(), self._rules, system_resolver())
+        return EgressProxy(self.take(), self._rules, system_resolver().share())
 
     def take(self) -> socket.socket:
         """The door, once the launcher has said "ready". Waits for nothing.
