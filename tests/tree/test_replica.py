@@ -280,16 +280,45 @@ def test_an_unchanged_repository_is_not_packed_again(
     assert replicate(repo) == first
 
 
-def test_the_same_history_is_packed_once(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_history_is_packed_once(repo: Path) -> None:
     first = replicate(repo)
-    monkeypatch.setattr(replica, "_pack_history", None)
     (repo / "a.py").write_text("staged\n")
     git(repo, "add", "a.py")
     second = replicate(repo)
-    assert second.root != first.root
-    same = set(first.files.sizes()) & set(second.files.sizes())
-    history = [e for e in second.files.entries if e.path.endswith(b".pack") and e.digest in same]
-    assert len(history) == 1
+    assert len(packs_of(first) & packs_of(second)) == 1
+    assert len(packs_of(second)) == 2
+
+
+def packs_of(found: Replica) -> set[bytes]:
+    return {entry.path for entry in found.files.entries if entry.path.endswith(b".pack")}
+
+
+def test_of_a_history_that_goes_on_only_the_new_is_packed(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = replicate(repo)
+    (repo / "a.py").write_text("more\n")
+    git(repo, "commit", "-q", "-a", "-m", "more")
+    git(repo, "tag", "-a", "-m", "late", "late", "HEAD~3")
+    second = replicate(repo)
+    assert len(packs_of(second)) == 3
+    assert len(packs_of(first) & packs_of(second)) == 1
+    target = tmp_path / "target"
+    target.mkdir()
+    assert answers(carry(repo, target)) == answers(repo)
+    assert git(target, "fsck") == b""
+    monkeypatch.setattr(replica, "PACKS", 1)
+    git(repo, "commit", "-q", "--allow-empty", "-m", "again")
+    assert len(packs_of(replicate(repo))) == 2
+
+
+@pytest.mark.parametrize("how", [("tag", "-d", "v1"), ("reset", "-q", "--hard", "HEAD~1")])
+def test_what_is_no_longer_there_does_not_go(repo: Path, how: tuple[str, ...]) -> None:
+    """[P-TRE-7] Nothing of a commit or a tag that was taken back."""
+    gone = git(repo, "rev-parse", "v1" if how[0] == "tag" else "HEAD").decode().strip()
+    assert gone in objects_of(Path(replicate(repo).root).parent)
+    git(repo, *how)
+    assert gone not in objects_of(Path(replicate(repo).root).parent)
 
 
 def test_what_is_kept_is_bounded_and_damage_is_made_anew(repo: Path) -> None:

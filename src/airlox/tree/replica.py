@@ -21,6 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -43,6 +44,8 @@ FILES_BYTES: Final = 1 << 30
 """Most bytes of files that go."""
 KEPT: Final = 3
 """Replicas of one repository that are kept."""
+PACKS: Final = 16
+"""Packs of a history that grows, before it is packed anew."""
 
 _OURS: Final = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 _PACKING: Final = (
@@ -52,6 +55,7 @@ _PACKING: Final = (
 """Deltas that exist are used again, none are looked for: quick, and the same bytes each time."""
 _SIZES: Final = ("cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
 _PACKS: Final = "objects/pack"
+_NOTE_BYTES: Final = 64 << 20
 _PARTS: Final = (".pack", ".idx", ".promisor")
 
 
@@ -62,11 +66,17 @@ class Replica(NamedTuple):
     files: TreeIndex
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """What is noted beside a replica: the pack of its history, and what that was made from."""
+class _History(msgspec.Struct, frozen=True):
+    """What is noted beside a replica: the packs of its history, and what is in them. `tags` and
+    `shallow` are as in `Repository`, the tags line by line."""
 
-    history: str
-    pack: str
+    head: bytes
+    tags: frozenset[bytes]
+    shallow: bytes
+    packs: tuple[str, ...]
+
+
+_NOTHING: Final = _History(b"", frozenset(), b"", ())
 
 
 def replica_of(
@@ -142,10 +152,15 @@ def _load(place: str) -> Replica | None:
 
 def _remove_old(folder: str) -> None:
     """Those used longest ago, and what killed processes left."""
+    for place in _by_age(folder)[KEPT:]:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _by_age(folder: str) -> list[str]:
+    """Replicas, the one that was used last first."""
     with os.scandir(folder) as found:
         places = sorted(found, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
-    for entry in places[KEPT:]:
-        shutil.rmtree(entry.path, ignore_errors=True)
+    return [entry.path for entry in places]
 
 
 def _make(repository: Repository, kept: _Rules, folder: str, place: str) -> Replica:
@@ -205,8 +220,7 @@ def _write(making: _Making) -> None:
     _put(making, "refs/.keep", b"")  # trees hold no empty folders, and git wants this one
     count_commits(repository)
     tags = reached_tags(repository)
-    if not _link_history(making, _history_name(repository)):
-        _pack_history(making, tags)
+    _write_history(making, tags)
     _pack(making, _ids_of_files(making))
     branch = repository.branch
     heads = b"" if branch is None else repository.head + b" " + branch + b"\n"
@@ -238,42 +252,44 @@ def _config(repository: Repository) -> bytes:
     return "\n".join(lines).encode("ascii")
 
 
-def _history_name(repository: Repository) -> str:
-    return sha256_hex(
-        msgspec.msgpack.encode((repository.head, repository.tags, repository.shallow))
-    )
-
-
-def _link_history(making: _Making, name: str) -> bool:
-    """Take the pack of the same history from an older replica; whether there was one."""
-    for other in os.listdir(making.folder):
-        place = os.path.join(making.folder, other)
-        try:
-            data = safefs.read_bounded(os.path.join(place, "history"), 1024)
-            kept = msgspec.json.decode(data, type=_Kept)
-            if kept.history != name:
-                continue
-            for part in _PARTS:
-                pack = os.path.join(_PACKS, kept.pack + part)
-                os.link(os.path.join(place, ".git", pack), making.path(pack))
-        except (OSError, StorageError, msgspec.MsgspecError):
-            continue
-        _note_history(making, kept)
-        return True
-    return False
-
-
-def _pack_history(making: _Making, tags: bytes) -> None:
-    """The commits and tags, in one pack; a tree that a tag names itself does not go."""
-    starts = [making.repository.head, *map(_ref, tags.splitlines())]
+def _write_history(making: _Making, tags: bytes) -> None:
+    """The commits and tags: the packs of an older replica whose history this one continues, and
+    one more for what is new. A tree that a tag names itself does not go."""
+    repository = making.repository
+    now = _History(repository.head, frozenset(tags.splitlines()), repository.shallow, ())
+    known = _link_history(making, now)
+    starts = [repository.head, *map(_ref, now.tags - known.tags)]
+    if known.head:
+        starts.append(b"^" + known.head)
     words = ("rev-list", "--objects", "--no-object-names", "--filter=tree:0", "--stdin")
-    ids = making.ask(*words, said=b"".join(start + b"\n" for start in starts))
-    pack = _pack(making, ids.split())
-    _note_history(making, _Kept(_history_name(making.repository), pack))
+    ids = making.ask(*words, said=b"".join(start + b"\n" for start in starts)).split()
+    packs = (*known.packs, _pack(making, ids)) if ids else known.packs
+    note = msgspec.structs.replace(now, packs=packs)
+    safefs.write_private(os.path.join(making.new, "history"), msgspec.msgpack.encode(note))
 
 
-def _note_history(making: _Making, kept: _Kept) -> None:
-    safefs.write_private(os.path.join(making.new, "history"), msgspec.json.encode(kept))
+def _link_history(making: _Making, now: _History) -> _History:
+    """Take the packs of the newest replica whose history goes on to `now`; what is in them."""
+    for place in _by_age(making.folder):
+        try:
+            data = safefs.read_bounded(os.path.join(place, "history"), _NOTE_BYTES)
+            known = msgspec.msgpack.decode(data, type=_History)
+            if _goes_on(making, known, now):
+                for pack, part in product(known.packs, _PARTS):
+                    name = os.path.join(_PACKS, pack + part)
+                    os.link(os.path.join(place, ".git", name), making.path(name))
+                return known
+        except (OSError, StorageError, msgspec.MsgspecError, TreeError):
+            continue
+    return _NOTHING
+
+
+def _goes_on(making: _Making, known: _History, now: _History) -> bool:
+    """Whether all that is in the older history is in this one as well."""
+    if known.shallow != now.shallow or len(known.packs) >= PACKS or not known.tags <= now.tags:
+        return False
+    words = ("rev-list", "--count", "--max-count=1", known.head.decode())
+    return int(making.ask(*words, "^" + now.head.decode())) == 0
 
 
 def _pack(making: _Making, ids: Iterable[bytes]) -> str:
