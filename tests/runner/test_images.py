@@ -15,6 +15,8 @@ from airlox.runner import images
 from airlox.runner.image_python import Wanted
 from airlox.runner.notes import Note
 from airlox.runner.options import RunnerOptions
+from airlox.sandbox.container.engine import Engine
+from airlox.sandbox.container.ready import label_of
 
 
 class TestImage:
@@ -71,3 +73,17 @@ class TestImage:
         assert chosen.image == "python:3.12-slim"
         chosen, _ = self.choose(engine, "echo '{}'", image_base="registry.lan/py")
         assert (chosen.image, chosen.image_base) == ("registry.lan/py", None)
+
+
+def test_a_container_that_an_image_is_made_of_can_be_found_again(tmp_path: Path) -> None:
+    """As any other of a runner that died."""
+    command = tmp_path / "docker"
+    command.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\necho {"0" * 64}\n')
+    command.chmod(0o755)
+    label = label_of(tmp_path)
+    with (tmp_path / "site.tar").open("w+b") as archive:
+        images._lay_into(Engine(str(command)), "base", "made:1", "/site", archive, label)
+    made, *others = (tmp_path / "calls").read_text().splitlines()
+    assert made.startswith("create ")
+    assert f"--label={label}" in made.split()
+    assert [line.split()[0] for line in others] == ["cp", "commit", "rm"]

@@ -30,6 +30,7 @@ from airlox.runner.packages import INSTALL_S, NO_RUNTIME, find_uv, run_step
 from airlox.sandbox.base import SandboxOptions
 from airlox.sandbox.container import causes
 from airlox.sandbox.container.engine import Engine, open_engine
+from airlox.sandbox.container.ready import label_of
 from airlox.sandbox.docker import DockerSandbox
 
 FETCH_S: Final = 1800.0
@@ -116,7 +117,7 @@ def _make(
     _install(site, python, options, wanted)
     with open(folder / "site.tar", "w+b") as archive:
         _pack(site, archive)
-        _lay_into(engine, base, image, python.site, archive)
+        _lay_into(engine, base, image, python.site, archive, label_of(state_dir))
 
 
 def _install(site: Path, python: Found, options: RunnerOptions, wanted: Wanted) -> None:
@@ -156,9 +157,13 @@ def _pack(site: Path, archive: IO[bytes]) -> None:
     archive.seek(0)
 
 
-def _lay_into(engine: Engine, base: str, image: str, site: str, archive: IO[bytes]) -> None:
-    """A new image: the base with the archive unpacked in one folder of it. Runs nothing."""
-    made = engine.call("create", "--pull=never", "--network=none", base, "none", within_s=COPY_S)
+def _lay_into(
+    engine: Engine, base: str, image: str, site: str, archive: IO[bytes], label: str
+) -> None:
+    """A new image: the base with the archive unpacked in one folder of it. Runs nothing. By its
+    label the next start finds the container, should we not live to remove it."""
+    options = ("--pull=never", "--network=none", f"--label={label}")
+    made = engine.call("create", *options, base, "none", within_s=COPY_S)
     container = made.decode("ascii", "replace").split()[-1]
     try:
         engine.call("cp", "-", f"{container}:{site}", within_s=COPY_S, stdin=archive)
