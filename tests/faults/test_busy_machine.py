@@ -12,6 +12,7 @@ import pytest
 from airlox.client.jobs import Job
 from airlox.client.session import Session
 from support import parts
+from support.groups import groups_of
 from support.machines import RelayProgram, RunnerProgram
 
 RUNTIME = f"python3.{sys.version_info.minor}"
@@ -88,5 +89,4 @@ def test_a_session_that_ends_under_a_job_leaves_nothing(
     assert runner.wait() == 0
     assert processes_with(marker) == []
     assert list((tmp_path / "runner/runner").glob("ax_*/box")) == []
-    groups = Path("/sys/fs/cgroup").rglob(f"airlox-*-{pid}-*")
-    assert list(groups) == []
+    assert groups_of(pid) == []

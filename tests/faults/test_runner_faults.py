@@ -16,6 +16,7 @@ from airlox import Session
 from airlox.client.cache import SessionCache
 from airlox.client.jobs import Job
 from airlox.protocol import wire
+from support.groups import groups_of
 from support.machines import RelayProgram, RunnerProgram
 from support.relay import Http
 
@@ -79,11 +80,6 @@ def running(marker: str) -> list[str]:
             if marker.encode() in line and int(entry.name) != os.getpid():
                 found.append(entry.name)
     return found
-
-
-def groups_of(pid: int) -> list[Path]:
-    """The groups of jobs that this runner made."""
-    return list(Path("/sys/fs/cgroup").rglob(f"airlox-*-{pid}-*"))
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)

@@ -26,6 +26,7 @@ from airlox.protocol.item import Kind
 from airlox.protocol.job import Result as ResultMeta
 from airlox.protocol.payload import Text
 from airlox.protocol.view import ItemStatus, Record
+from support.groups import groups_of
 
 Notes = Sequence[Mapping[str, Any]]
 
@@ -202,7 +203,7 @@ def check_mounts(root: Path, own: Sequence[Path]) -> Iterator[str]:
 
 def check_groups(pids: Sequence[int]) -> Iterator[str]:
     for pid in pids:
-        for group in Path("/sys/fs/cgroup").rglob(f"airlox-*-{pid}-*"):
+        for group in groups_of(pid):
             yield f"left behind: {group}"
 
 
