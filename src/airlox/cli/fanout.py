@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from argparse import Namespace
 from contextlib import ExitStack, nullcontext, suppress
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 PLACES = 64
 """Most jobs of one command: each has a thread, and connections of its own."""
-_LEAVE_S = 10.0
+_LEAVE_S = 2.0
 
 
 def run(args: Namespace, voice: Voice) -> int:
@@ -104,9 +105,9 @@ class _Site:
             return self._files
 
     def close(self) -> None:
-        with self._opening:
-            if self._session is not None:
-                self._session.disconnect()
+        """End what the session waits for, at once: whoever opens it just now is not waited for."""
+        if self._session is not None:
+            self._session.disconnect()
 
 
 class _Place:
@@ -221,9 +222,10 @@ class _Crowd:
             seat.leave()
         for site in self._sites:
             site.close()
+        until = time.monotonic() + _LEAVE_S
         for thread in threads:
             if thread.ident is not None:
-                thread.join(_LEAVE_S)
+                thread.join(max(0.0, until - time.monotonic()))
 
     def _tell_failed(self) -> None:
         failed = [seat.name for seat in self._seats if seat.code]
@@ -289,7 +291,7 @@ class _Seat:
             self._voice.note("not sent")
             return EXIT_INTERRUPTED
         if self._place.args.no_wait:
-            return running.print_id(job, self._voice, self.name)
+            return running.print_id(job, self._place.args, self._voice)
         return self._follow(job)
 
     def _send(self) -> Job | None:
@@ -297,9 +299,9 @@ class _Seat:
         args, site = self._place.args, self._place.site
         session = site.session()
         files = site.files()
-        if self._is_stopping():
-            return None
         with site.sending if args.tree else nullcontext():
+            if self._is_stopping():
+                return None
             job = running.post(args, session, site.machine, self._source, files)
         with self._cancelling:
             self._job = job

@@ -149,7 +149,7 @@ def run(args: Namespace, voice: Voice) -> int:
         if job.upload is not None:
             tree.warn(job.upload, voice)
         if args.no_wait:
-            return print_id(job, voice, args.on or args.runner)
+            return print_id(job, args, voice)
         voice.note(first_line(session, job, args.on), "bold")
         waits = Waiting(job, voice, args.on or args.runner, lambda: _runner_name(session, job))
         return follow(job, args, voice, waits)
@@ -261,7 +261,7 @@ def refusal_shape(refused: AirloxError) -> dict[str, Any]:
     }
 
 
-def print_id(job: Job, voice: Voice, where: str | None) -> int:
+def print_id(job: Job, args: Namespace, voice: Voice) -> int:
     status = job.waiting
     if voice.json:
         place = {} if status is None else {"place": status.place, "reason": status.reason}
@@ -269,8 +269,10 @@ def print_id(job: Job, voice: Voice, where: str | None) -> int:
         return 0
     voice.say(job.id)
     if status is not None:
-        voice.note(waiting.text(status, where))
-    voice.note(f"it runs on; its result: airlox result --wait 2h -- {job.id}")
+        voice.note(waiting.text(status, args.on or args.runner))
+    which = f"-- {job.id}" if args.on is None else f"--on {args.on.partition('/')[0]} -- {job.id}"
+    voice.note(f"it runs on; its output: airlox logs -f {which}")
+    voice.note(f"its result: airlox result --wait 2h {which}")
     return 0
 
 
