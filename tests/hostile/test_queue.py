@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from airlox import Session, WaitTimeout
 from airlox.client import jobs, membership, outbox, submission
 from airlox.client.answers import JobStatus
