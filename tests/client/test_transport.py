@@ -103,6 +103,64 @@ def test_a_kept_connection_that_died_is_replaced() -> None:
         transport.close()
 
 
+def test_a_call_uses_the_connection_that_was_made_ahead() -> None:
+    def script(peer: Peer) -> None:
+        while peer.read() is not None:
+            peer.answer(200, str(peer.number).encode())
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        transport.connect_ahead()
+        transport.connect_ahead()
+        assert [get(transport).body for _ in range(2)] == [b"0", b"0"]
+        transport.connect_ahead()  # there is one
+        assert get(transport).body == b"0"
+        transport.close()
+        transport.connect_ahead()  # without a word: the next call says that it is closed
+
+
+def test_one_made_ahead_that_died_is_replaced() -> None:
+    over = threading.Event()
+
+    def script(peer: Peer) -> None:
+        if peer.number == 0:
+            return
+        peer.read()
+        peer.answer(200, b"second")
+        over.set()
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        transport.connect_ahead()
+        answer = transport.request(
+            "GET", "/", deadline=Deadline.after(PATIENT_S), limit_bytes=9, repeatable=True
+        )
+        assert answer.body == b"second"
+        assert over.wait(PATIENT_S)
+        transport.close()
+
+
+def test_what_fails_ahead_is_the_call_s_to_say() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        transport = make(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        transport.connect_ahead()
+        with pytest.raises(ConnectionLost) as caught:
+            get(transport)
+    assert caught.value.code == "connection_lost"
+    transport.close()
+
+
+def test_connecting_ahead_holds_nobody_up(deaf: str) -> None:
+    transport = make(deaf)
+    transport.connect_ahead()
+    with pytest.raises(ConnectionLost) as caught:
+        get(transport, seconds=0.2)
+    assert caught.value.code == "relay_timeout"
+    transport.connect_ahead()
+    transport.close()
+
+
 def test_a_call_that_changes_something_is_not_sent_twice() -> None:
     """The connection dies after it took the request: only the caller knows what that means."""
     posts: list[int] = []

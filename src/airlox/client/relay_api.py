@@ -148,6 +148,10 @@ class RelayApi:
         """The relay's address for messages."""
         return self._transport.address.label
 
+    def connect_ahead(self) -> None:
+        """Begin to connect, while something else is done before the next call."""
+        self._transport.connect_ahead()
+
     def close(self) -> None:
         """End every call of this object, from any thread, and of the first one every stream.
 

@@ -146,6 +146,7 @@ class Submission:
                 hint="create it with mode execute (airlox session create --execute)",
             )
         check_role_may_post(self._core.membership.role, Kind.JOB)
+        self._core.api.connect_ahead()  # beside what is read and looked at before the first call
         return manifest.job_limits
 
     def _timeout_s(self, session: JobLimits) -> int:

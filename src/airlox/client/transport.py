@@ -19,11 +19,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from airlox.client.connection import (
+    CONNECT_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     READ_BYTES,
     Connection,
@@ -72,7 +74,18 @@ class Transport:
         self._idle: list[Connection] = []
         self._busy: dict[Connection, threading.Event | None] = {}
         """Connections in use, with the event that ends the use."""
+        self._ahead: _Ahead | None = None
         self._closed = False
+
+    def connect_ahead(self) -> None:
+        """Begin to connect, so that the next call finds it done. Returns at once.
+
+        What fails is left to that call to find out.
+        """
+        with self._lock:
+            if self._closed or self._idle or self._ahead is not None:
+                return
+            self._ahead = _Ahead(Connection(self.address, self._proxy))
 
     def request(
         self,
@@ -96,7 +109,7 @@ class Transport:
         ConnectionLost, and LimitError for an answer over `limit_bytes`.
         """
         deadline = deadline.extended(len(body) / SLOWEST_BYTES_PER_S)
-        connection = self._take(ended)
+        connection = self._take(deadline, ended)
         while True:
             reused = connection.used
             try:
@@ -144,11 +157,14 @@ class Transport:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            ahead, self._ahead = self._ahead, None
             busy = list(self._busy)
         for connection in idle:
             connection.close()
         for connection in busy:
             connection.cut()
+        if ahead is not None:
+            ahead.give_up()
 
     @property
     def closed(self) -> bool:
@@ -217,7 +233,17 @@ class Transport:
             response.status, response.getheader("date"), response.getheader("retry-after"), body
         )
 
-    def _take(self, ended: threading.Event | None) -> Connection:
+    def _take(self, deadline: Deadline, ended: threading.Event | None) -> Connection:
+        with self._lock:
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                self._busy[ahead.connection] = ended
+        if ahead is not None:
+            if ahead.is_ready(deadline):
+                return ahead.connection
+            with self._lock:
+                self._busy.pop(ahead.connection, None)
+            ahead.give_up()
         with self._lock:
             while self._idle and not _is_set(ended):
                 connection = self._idle.pop()
@@ -287,6 +313,43 @@ class Transport:
             if self._proxy is None
             else "check HTTPS_PROXY and the address, and that the relay is running",
         )
+
+
+class _Ahead:
+    """A connection that a thread of its own makes for whoever needs one next."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._lock = threading.Lock()
+        self._is_done = self._is_given_up = False
+        self._thread = threading.Thread(target=self._connect, name="airlox-connect", daemon=True)
+        self._thread.start()
+
+    def is_ready(self, deadline: Deadline) -> bool:
+        """Wait for the thread; whether there is a connection now that looks usable. Whoever cuts
+        the connection ends the wait."""
+        self._thread.join(deadline.cap_s(CONNECT_TIMEOUT_S))
+        self.connection.used = True  # it may die before it is, like any that was kept
+        return self._is_done and self.connection.sock is not None and self.connection.alive()
+
+    def give_up(self) -> None:
+        """Close the connection. Waits for nothing: a name that is looked up cannot be cut short,
+        and then the thread closes it."""
+        self.connection.cut()
+        with self._lock:
+            self._is_given_up = True
+            is_done = self._is_done
+        if is_done:
+            self.connection.close()
+
+    def _connect(self) -> None:
+        with suppress(*_NETWORK_ERRORS):
+            self.connection.connect()
+        with self._lock:
+            self._is_done = True
+            is_given_up = self._is_given_up
+        if is_given_up:
+            self.connection.close()
 
 
 class Line:
