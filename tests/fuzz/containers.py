@@ -11,6 +11,7 @@ from airlox.errors import ValidationError
 from airlox.protocol.archive import ENTRIES, TOTAL_BYTES, inspect_zip, read_entry
 from airlox.protocol.names import check_archive_path
 from airlox.protocol.policy import image_mime
+from airlox.tree.changes import NOTHING, encode_changes, parse_changes
 from airlox.tree.chunks import (
     LARGE_BYTES,
     Chunk,
@@ -27,7 +28,7 @@ from airlox.tree.rules import Excludes
 from airlox.tree.stamps import Stamp
 from airlox.tree.state import AppliedState, encode_state, parse_state
 from support.archives import Member, build_zip, unicode_path_field, zip64_field
-from support.trees import index_of
+from support.trees import changes_between, index_of
 
 from .session import given
 
@@ -105,6 +106,20 @@ def read_index(data: bytes) -> None:
 
 def index_seeds() -> list[bytes]:
     return [_index().encode(), index_of({}).encode()]
+
+
+def read_changes(data: bytes) -> None:
+    """What was taken makes the same archive's changes again, and leads nowhere outside a tree."""
+    changes = parse_changes(data, most_bytes=_READ_BYTES)
+    assert parse_changes(encode_changes(changes), most_bytes=_READ_BYTES) == changes
+    for change in changes:
+        assert not {b"", b".", b"..", b".git"} & {*change.path.lower().split(b"/")}
+
+
+def change_seeds() -> list[bytes]:
+    new = changes_between({}, {b"n": ("l", b"../a"), b"d/n": ("f", b"new")})
+    all_kinds = changes_between({b"a": ("f", b"1"), b"b": ("x", b"")}, {b"a": ("x", b"2")})
+    return [encode_changes(changes) for changes in (NOTHING, new, all_kinds)]
 
 
 def read_packed(data: bytes) -> None:

@@ -36,6 +36,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "output": Target(jobs.read_output, jobs.output_seeds),
     "tunnel": Target(jobs.read_tunnel, jobs.tunnel_seeds),
     # archives, images, trees
+    "changes": Target(containers.read_changes, containers.change_seeds),
     "ignore": Target(containers.read_ignore, containers.ignore_seeds, TreeError),
     "image": Target(containers.read_image, containers.image_seeds),
     "index": Target(containers.read_index, containers.index_seeds),
