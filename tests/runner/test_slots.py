@@ -42,6 +42,13 @@ def test_free_slots_and_the_oldest_job() -> None:
     assert (slots.free, slots.current) == (1, C)
 
 
+def test_one_that_is_closed_has_no_room() -> None:
+    slots = Slots(2)
+    slots.take(A)
+    slots.close()
+    assert (slots.free, slots.current) == (0, A)
+
+
 def test_no_more_jobs_at_once_than_there_are_slots() -> None:
     async def story() -> None:
         slots = Slots(1)

@@ -61,6 +61,10 @@ class Contact:
     def settle(self, job: ItemId) -> None:
         """The relay has the job's answer, or none is due: it should know of the free slot."""
         self._slots.give_back(job)
+        self.beat_soon()
+
+    def beat_soon(self) -> None:
+        """Something changed that the relay should know of."""
         self._beat.set()
 
     def stop_taking(self) -> None:

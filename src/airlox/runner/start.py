@@ -102,6 +102,7 @@ def _prepare(
         passable=passable,
         quota_bytes=options.workspaces_bytes,
         days=options.workspace_days,
+        walled=sandbox.name != facts.PROCESS,
     )
     workspaces.remove_runs()
     python, kinds, version = _supply(options, manifest, session, sandbox, say)
