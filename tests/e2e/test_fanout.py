@@ -185,6 +185,11 @@ class TestAll:
     def test_every_runner_of_a_pool(self, fleet: Fleet) -> None:
         done = fleet.mine("run", "--on", "pool", "--all", "--", "echo", "x")
         assert sorted(done.out.splitlines()) == ["one | x", "two | x"]
+        assert (
+            "airlox: " not in done.err
+        )  # nothing about the chain of what one sender posts at once
+        done = fleet.mine("run", "--on", "pool/one,pool/grey", "--all", "--", "echo", "x")
+        assert sorted(done.out.splitlines()) == ["pool/one | x", "pool/two | x"]
 
     def test_those_with_a_label(self, fleet: Fleet) -> None:
         done = fleet.mine("run", "--on", "pool/two", "--all", "--", "echo", "x")

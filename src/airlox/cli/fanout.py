@@ -50,10 +50,13 @@ def run(args: Namespace, voice: Voice) -> int:
             if machine.name not in sites:
                 sites[machine.name] = site = _Site(args, machine, chorus.part(machine.name))
                 stack.callback(site.close)
-        places = [
-            place for name in named for place in _places(args, name, sites[machines[name].name])
-        ]
-        return _Crowd(places, source, chorus, voice).run()
+        places: dict[tuple[str, str], _Place] = {}
+        for name in named:
+            for place in _places(args, name, sites[machines[name].name]):
+                # a runner that several labels fit gets one job
+                which = place.args.runner or place.name
+                places.setdefault((place.site.machine.name, which), place)
+        return _Crowd(list(places.values()), source, chorus, voice).run()
 
 
 def _named(args: Namespace) -> list[str]:
