@@ -289,6 +289,7 @@ CASES = (
             *_in(_SUITE, "TestOutput::test_all_of_much_output_is_counted"),
             *_in(_LOCAL, "TestLimits::test_output_without_end"),
             "tests/runner/test_answer.py::TestFit::test_a_megabyte_of_nul_is_six_in_json_and_is_cut",
+            "tests/e2e/test_much_output.py::test_memory_is_flat_and_the_last_bytes_are_there",
         ),
     ),
     Case(
@@ -300,6 +301,8 @@ CASES = (
             "tests/cli/test_output.py::TestOutputOfJobs::test_a_terminal_gets_colours_only",
             "tests/cli/test_terminal.py::TestTerminalFilter::test_only_colours_and_erase_in_line_act",
             "tests/e2e/test_cli.py::TestItems::test_escapes_are_shown_and_not_obeyed",
+            "tests/cli/test_chorus.py::TestHostileOutput::test_nothing_goes_back_over_the_prefix",
+            "tests/hostile/test_participants.py::TestWhatIsShown::test_output_on_a_terminal",
         ),
     ),
     Case(
