@@ -44,7 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        *[("--cwd", "x"), ("--fresh",), ("--dry-run",), ("--tree-lfs",)],
+        *[("--cwd", "x"), ("--fresh",), ("--dry-run",), ("--tree-lfs",), ("--git-metadata",)],
         *[(f"--tree-{what}", "x") for what in ("allow", "exclude", "include")],
     ],
 )
@@ -52,6 +52,20 @@ def test_flags_of_a_tree_need_one(words: tuple[str, ...]) -> None:
     with pytest.raises(CommandLineError, match="go with --tree"):
         tree.check(parse(*words))
     tree.check(parse("--tree", *words))
+
+
+def test_git_metadata_is_a_choice(here: Path) -> None:
+    assert tree.choices(parse("--tree", "--git-metadata"))["tree_options"]["git_metadata"] is True
+    assert "git_metadata" not in tree.choices(parse("--tree"))["tree_options"]
+    git(here, "add", ".gitignore")
+    git(here, "commit", "-q", "-m", "one")
+    said = Spoken()
+    tree.list_all(parse("--tree", "--git-metadata", "--dry-run"), said.voice)
+    assert "goes   .git  commits: 1 (without old files), tags: 0\n" in said.out.text
+    said = Spoken(json=True)
+    tree.list_all(parse("--tree", "--git-metadata", "--dry-run"), said.voice)
+    found = json.loads(said.out.text)["git_metadata"]
+    assert found == {"commits": 1, "tags": 0, "is_shallow": False}
 
 
 def test_no_tree() -> None:
@@ -85,15 +99,24 @@ class TestDryRun:
 
 
 class TestWarnings:
-    def said(self, pointers: tuple[bytes, ...] = (), left_out: tuple[LeftOut, ...] = ()) -> str:
+    def said(
+        self,
+        pointers: tuple[bytes, ...] = (),
+        left_out: tuple[LeftOut, ...] = (),
+        *,
+        is_shallow: bool = False,
+    ) -> str:
         said = Spoken()
-        upload: Any = SimpleNamespace(pointers=pointers, left_out=left_out)
+        upload: Any = SimpleNamespace(pointers=pointers, left_out=left_out, is_shallow=is_shallow)
         tree.warn(upload, said.voice)
         return said.err.text
 
     def test_quiet_when_all_goes(self) -> None:
         assert self.said() == ""
         assert self.said(left_out=(LeftOut(b"a", "excluded by .airloxignore"),)) == ""
+
+    def test_a_shallow_clone_is_said(self) -> None:
+        assert "this clone is shallow" in self.said(is_shallow=True)
 
     def test_pointers_and_what_stays_are_named(self) -> None:
         text = self.said((b"a.bin",), (LeftOut(b"sub/", "a nested git repository"),))

@@ -227,7 +227,7 @@ def test_by_command(session: Session, tree: Path, tmp_path: Path) -> None:
     invite = session._core.membership.invite
     cli = Cli(invite.url().partition("/s/")[0], tmp_path / "home", invite=invite.url(), cwd=tree)
     dry = cli("run", "--tree", "--git-metadata", "--dry-run", "--", "true")
-    assert "goes   .git  5 commits without old files, 2 tags" in dry.out
+    assert "goes   .git  commits: 5 (without old files), tags: 2\n" in dry.out
     ran = cli("run", "--tree", "--git-metadata", "--", "git", "describe", "--dirty")
     assert ran.out == git(tree, "describe", "--dirty").decode()
     bare = tmp_path / "bare"

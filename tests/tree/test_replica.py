@@ -47,7 +47,9 @@ def repo(tmp_path: Path) -> Path:
 
 def replicate(top: Path, choice: Choice = EVERYTHING) -> Replica:
     found = scan(top, choice)
-    return replica_of(look(str(top)), choice, found.left_out, top.parent / "kept")
+    return replica_of(
+        look(str(top)), choice, found.left_out, top.parent / "kept", rules_version="1"
+    )
 
 
 def carry(top: Path, target: Path, choice: Choice = EVERYTHING) -> Path:
@@ -312,6 +314,17 @@ def test_of_a_history_that_goes_on_only_the_new_is_packed(
     assert len(packs_of(replicate(repo))) == 2
 
 
+def test_an_older_replica_that_is_being_removed_serves_no_more(repo: Path, tmp_path: Path) -> None:
+    first = replicate(repo)
+    for pack in Path(first.root, "objects/pack").glob("*.promisor"):
+        pack.unlink()
+    git(repo, "commit", "-q", "--allow-empty", "-m", "again")
+    assert len(packs_of(replicate(repo))) == 2
+    target = tmp_path / "target"
+    target.mkdir()
+    assert git(carry(repo, target), "fsck") == b""
+
+
 @pytest.mark.parametrize("how", [("tag", "-d", "v1"), ("reset", "-q", "--hard", "HEAD~1")])
 def test_what_is_no_longer_there_does_not_go(repo: Path, how: tuple[str, ...]) -> None:
     """[P-TRE-7] Nothing of a commit or a tag that was taken back."""
@@ -335,11 +348,12 @@ def test_another_choice_is_another_replica(repo: Path) -> None:
     found = look(str(repo))
     kept = repo.parent / "kept"
     roots = {
-        replica_of(found, choice, left_out, kept).root
-        for choice, left_out in [
-            (EVERYTHING, ()),
-            (Choice(exclude=("a.py",)), ()),
-            (EVERYTHING, (LeftOut(b"a.py", "a FIFO"),)),
+        replica_of(found, choice, left_out, kept, rules_version=version).root
+        for choice, left_out, version in [
+            (EVERYTHING, (), "1"),
+            (Choice(exclude=("a.py",)), (), "1"),
+            (EVERYTHING, (LeftOut(b"a.py", "a FIFO"),), "1"),
+            (EVERYTHING, (), "2"),
         ]
     }
-    assert len(roots) == 3
+    assert len(roots) == 4

@@ -126,11 +126,10 @@ def list_all(args: Namespace, voice: Voice) -> int:
     for file in found.goes:
         note = "  as a Git LFS pointer" if file.as_pointer else ""
         voice.say(f"goes   {_text(file.path)}  {size_text(file.size)}{note}")
-    if (goes := found.metadata) is not None:
-        shallow = ", a shallow clone" if goes.is_shallow else ""
-        voice.say(
-            f"goes   .git  {goes.commits} commits without old files, {goes.tags} tags{shallow}"
-        )
+    if (git := found.metadata) is not None:
+        shallow = ", of a shallow clone" if git.is_shallow else ""
+        counts = f"commits: {git.commits} (without old files), tags: {git.tags}"
+        voice.say(f"goes   .git  {counts}{shallow}")
     for stays in found.stays:
         voice.say(f"stays  {_text(stays.path)}  {stays.reason}")
     voice.note(f"{len(found.goes)} files, {size_text(found.size)}; nothing was sent")

@@ -96,7 +96,8 @@ class RepositoryTree(Shipment):
         found = metadata.look(tree.root)
         self.is_shallow = bool(found.shallow)
         folder = me.cache.state_path(f"replicas-{kept_as}")
-        self._replica = replica_of(found, choice, tree.facts.left_out, folder)
+        left_out = tree.facts.left_out
+        self._replica = replica_of(found, choice, left_out, folder, rules_version=__version__)
 
     @property
     def digest(self) -> bytes:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from airlox import __version__, safefs
+from airlox import safefs
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.protocol.digest import sha256_hex
 from airlox.tree import git, rules
@@ -80,14 +80,20 @@ _NOTHING: Final = _History(b"", frozenset(), b"", ())
 
 
 def replica_of(
-    repository: Repository, choice: Choice, left_out: Iterable[LeftOut], folder: AnyPath
+    repository: Repository,
+    choice: Choice,
+    left_out: Iterable[LeftOut],
+    folder: AnyPath,
+    *,
+    rules_version: str,
 ) -> Replica:
     """The replica of a repository, from the private `folder` where it is kept, or made there.
 
-    `choice` and `left_out` are those of the tree that it goes with. Raises TreeError:
-    `metadata_too_large` beyond the bounds; StorageError.
+    `choice` and `left_out` are those of the tree that it goes with. Under another version of the
+    rules every replica is another one. Raises TreeError: `metadata_too_large` beyond the bounds;
+    StorageError.
     """
-    kept = _Rules(repository, choice, frozenset(left.path for left in left_out))
+    kept = _Rules(repository, choice, frozenset(left.path for left in left_out), rules_version)
     safefs.make_private_dir(folder)
     place = os.path.join(folder, kept.name)
     found = _load(place)
@@ -103,13 +109,15 @@ class _Rules:
     """What stays here, and the name of what is made under these rules. `left_out` are files that
     are here and do not go with the tree."""
 
-    def __init__(self, repository: Repository, choice: Choice, left_out: frozenset[bytes]) -> None:
+    def __init__(
+        self, repository: Repository, choice: Choice, left_out: frozenset[bytes], version: str
+    ) -> None:
         self._top = repository.top
         self.left_out = left_out
         self._allowed = {os.fsencode(name) for name in choice.allow}
         self._excludes = load_excludes(repository.top, choice)
-        made_from = (repository, choice, sorted(left_out), _ignore_lines(repository.top))
-        self.name = sha256_hex(msgspec.msgpack.encode((__version__, *made_from)))[:32]
+        chosen = (choice, sorted(left_out), _ignore_lines(repository.top))
+        self.name = sha256_hex(msgspec.msgpack.encode((version, repository, *chosen)))[:32]
 
     def stays(self, path: bytes, object_id: bytes) -> bool:
         """Whether this version of a file stays here."""
@@ -275,13 +283,20 @@ def _link_history(making: _Making, now: _History) -> _History:
             data = safefs.read_bounded(os.path.join(place, "history"), _NOTE_BYTES)
             known = msgspec.msgpack.decode(data, type=_History)
             if _goes_on(making, known, now):
-                for pack, part in product(known.packs, _PARTS):
-                    name = os.path.join(_PACKS, pack + part)
-                    os.link(os.path.join(place, ".git", name), making.path(name))
+                _link_packs(making, known, place)
                 return known
-        except (OSError, StorageError, msgspec.MsgspecError, TreeError):
+        except (StorageError, msgspec.MsgspecError, TreeError):
             continue
+        except OSError:  # it is being removed by another process
+            shutil.rmtree(making.path(_PACKS))
+            os.mkdir(making.path(_PACKS))
     return _NOTHING
+
+
+def _link_packs(making: _Making, known: _History, place: str) -> None:
+    for pack, part in product(known.packs, _PARTS):
+        name = os.path.join(_PACKS, pack + part)
+        os.link(os.path.join(place, ".git", name), making.path(name))
 
 
 def _goes_on(making: _Making, known: _History, now: _History) -> bool:
