@@ -101,6 +101,13 @@ def test_json_has_it_all() -> None:
     assert heard.printed == ""
 
 
+def test_names_that_are_no_text_are_told_in_json_too() -> None:
+    heard = Heard(json=True)
+    brought = bring(result(Returned([Pulled("\udcff", "new")])), heard.voice, pull=True, patch=None)
+    heard.voice.document(brought.shape)
+    assert '"path": "\\\\xff"' in heard.printed
+
+
 def test_nothing_to_pull() -> None:
     heard = Heard()
     brought = bring(result(Returned()), heard.voice, pull=True, patch=None)

@@ -10,7 +10,7 @@ import os
 
 from airlox.cli import options
 from airlox.cli.main import EXIT_ERROR
-from airlox.cli.output import STDOUT
+from airlox.cli.output import STDOUT, path_text
 from airlox.errors import AirloxError
 
 TYPE_CHECKING = False
@@ -138,7 +138,7 @@ def _offer(returned: Returned, voice: Voice) -> Brought:
     if changes:
         count = _count(changes)
         voice.note(f"it changed {count} of its tree: --pull brings them here, --patch FILE a patch")
-    shape = [{"kind": change.kind, "path": change.path} for change in changes]
+    shape = [{"kind": change.kind, "path": path_text(change.path)} for change in changes]
     return Brought({"changes": shape}, whole=True)
 
 
@@ -188,7 +188,7 @@ def _write_patch(returned: Returned, path: str, voice: Voice) -> Brought:
     folder, name = os.path.split(path)
     saved = os.fspath(save_new(folder or os.curdir, name, made.data, mode=0o644))
     voice.note(f"patch of {_count(returned.changes)}: {_text(saved)}")
-    return Brought({"patch": saved}, whole=not made.missing)
+    return Brought({"patch": path_text(saved)}, whole=not made.missing)
 
 
 def _kept(each: Pulled) -> str:
@@ -197,11 +197,11 @@ def _kept(each: Pulled) -> str:
 
 
 def _shape(each: Pulled) -> dict[str, Any]:
-    shape: dict[str, Any] = {"done": each.done, "path": each.path}
+    shape: dict[str, Any] = {"done": each.done, "path": path_text(each.path)}
     if each.reason:
         shape["reason"] = each.reason
     if each.beside is not None:
-        shape["beside"] = each.beside
+        shape["beside"] = path_text(each.beside)
     return shape
 
 

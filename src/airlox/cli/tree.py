@@ -140,10 +140,9 @@ def _overview_shape(found: Overview) -> dict[str, Any]:
     shape: dict[str, Any] = {
         "root": found.root,
         "goes": [
-            {"path": os.fsdecode(f.path), "size": f.size, "pointer": f.as_pointer}
-            for f in found.goes
+            {"path": _text(f.path), "size": f.size, "pointer": f.as_pointer} for f in found.goes
         ],
-        "stays": [{"path": os.fsdecode(s.path), "reason": s.reason} for s in found.stays],
+        "stays": [{"path": _text(s.path), "reason": s.reason} for s in found.stays],
     }
     if found.metadata is not None:
         shape["git_metadata"] = found.metadata._asdict()
