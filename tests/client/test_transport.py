@@ -301,7 +301,10 @@ def test_a_dripping_peer_does_not_extend_the_deadline() -> None:
     assert caught.value.code == "relay_timeout"
 
 
-def test_a_refusal_in_the_middle_of_an_upload_is_heard() -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_refusal_in_the_middle_of_an_upload_is_heard(watched: bool) -> None:
+    told: list[int] = []
+
     def script(peer: Peer) -> None:
         peer._file.readline()
         peer.answer(413, b"too much")
@@ -312,10 +315,38 @@ def test_a_refusal_in_the_middle_of_an_upload_is_heard() -> None:
     with Scripted(script) as server:
         transport = make(server.base_url)
         answer = transport.request(
-            "POST", "/", deadline=Deadline.after(9), limit_bytes=99, body=bytes(8 << 20)
+            "POST",
+            "/",
+            deadline=Deadline.after(9),
+            limit_bytes=99,
+            body=bytes(8 << 20),
+            moved=told.append if watched else None,
         )
         transport.close()
     assert (answer.status, answer.body) == (413, b"too much")
+    assert (8 << 20) not in told
+
+
+def test_an_answer_that_is_cut_short_is_no_answer_though_it_is_watched() -> None:
+    told: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.read()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + bytes(70_000))
+
+    with Scripted(script) as server:
+        transport = make(server.base_url)
+        with pytest.raises(ConnectionLost):
+            transport.request(
+                "GET",
+                "/",
+                deadline=Deadline.after(9),
+                limit_bytes=100_000,
+                moved=told.append,
+            )
+        transport.close()
+    assert told == sorted(told)
+    assert max(told) == 70_000
 
 
 def test_close_ends_a_call_of_another_thread() -> None:
