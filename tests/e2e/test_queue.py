@@ -277,3 +277,19 @@ def test_the_command_line(office: Office, tmp_path: Path) -> None:
     office.open_gate()
     assert person("result", "--wait", "60", "--", job).out == "content\n"
     assert staying.wait(WAIT_S).ok
+
+
+def test_logs_of_a_job_that_waits(office: Office) -> None:
+    office.runner()
+    office.stay(office.owner, "first", "box")
+    job = office.owner.run_shell("echo mine", queue=True)
+    person = Cli(office.relay.url, office.folder / "owner", invite=office.owner.invites["owner"])
+    (last,) = person("logs", "--json", "--", job.id).lines
+    assert (last["next"], last["status"]) == (0, "queued")
+    with person.started("logs", "-f", "--", job.id) as following:
+        assert following.stderr is not None
+        assert following.stdout is not None
+        assert following.stderr.readline().startswith("waits: place 1")
+        office.open_gate()
+        assert following.stdout.read() == "mine\n"
+        assert following.wait(WAIT_S) == 0

@@ -14,6 +14,7 @@ from itertools import chain
 
 from airlox.cli import ending, opening, options
 from airlox.cli.output import STDERR, STDOUT
+from airlox.cli.waiting import Waiting
 from airlox.client.folding import LineFolder, fold
 
 TYPE_CHECKING = False
@@ -71,7 +72,8 @@ def run(args: Namespace, voice: Voice) -> int:
         printer: Printer = _Lines(voice, start) if voice.json else _Plain(voice, start)
         result = job.result()
         if result is None and args.follow:
-            _show(job.output(from_byte=start), printer)
+            waits = Waiting(job, voice, args.on, lambda: "a runner")
+            _show(job.output(from_byte=start, on_status=waits.hear), printer)
             result = job.wait()
             if printer.next_byte > start:
                 _tell_missing_end(result, printer)
