@@ -27,9 +27,9 @@ from airlox.client.relay_api import RelayApi
 link, cache, folder, most = *sys.argv[1:4], int(sys.argv[4])
 put, done = RelayApi.put_pack, 0
 
-def put_some(api, *words):
+def put_some(api, *words, **named):
     global done
-    put(api, *words)
+    put(api, *words, **named)
     done += 1
     if done == most:
         os._exit(9)
