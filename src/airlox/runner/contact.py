@@ -42,6 +42,7 @@ class Contact:
         self._loop = asyncio.get_running_loop()
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
+        self._settled = asyncio.Event()
         self._stopping = False
         self._complaints: set[str] = set()
         """What does not work at present, and was said."""
@@ -61,6 +62,7 @@ class Contact:
     def settle(self, job: ItemId) -> None:
         """The relay has the job's answer, or none is due: it should know of the free slot."""
         self._slots.give_back(job)
+        self._settled.set()
         self.beat_soon()
 
     def beat_soon(self) -> None:
@@ -143,6 +145,17 @@ class Contact:
                 return
             except ConnectionLost:
                 return  # told to stop; what is left waits for the next start
+
+    async def results_are_out(self, within_s: float) -> bool:
+        """Wait until nothing is left in the spool; False when that was not in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while True:
+                    self._settled.clear()
+                    if self._bench.spool.is_empty():
+                        return True
+                    await self._settled.wait()
+        return False
 
     async def tidy(self) -> None:
         """Now and then: let the relay forget what it need not keep, and old workspaces go."""

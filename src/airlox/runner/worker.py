@@ -41,7 +41,6 @@ from airlox.runner.start import forget_session, prepared
 
 DRAIN_JOBS_S: Final = 30.0
 DRAIN_POSTS_S: Final = 20.0
-DRAIN_LOOK_S: Final = 0.05
 STOP_S: Final = 5.0
 EVENTS_AHEAD: Final = 256
 
@@ -321,11 +320,7 @@ class _Worker:
             await asyncio.wait(self._jobs, timeout=DRAIN_JOBS_S)
         if self.session_gone:
             return
-        spool = self._bench.spool
-        deadline = self._loop.time() + DRAIN_POSTS_S
-        while not spool.is_empty() and self._loop.time() < deadline:
-            await asyncio.sleep(DRAIN_LOOK_S)
-        if not spool.is_empty():
+        if not await self._contact.results_are_out(DRAIN_POSTS_S):
             self._say(Note("warning", "results wait on the disk for the next start"))
 
     async def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
