@@ -372,7 +372,7 @@ def job_cases() -> list[Case]:
 
     def pulling(name: str, *patterns: str, **changes: Any) -> Case:
         """A job that has such files back."""
-        given = {"terms": full_manifest(PULLED), "pull": job.PullTerms(patterns=patterns)}
+        given: Case = {"terms": full_manifest(PULLED), "pull": job.PullTerms(patterns=patterns)}
         return shell(f"pull{name}", **(given | changes))
 
     unset = msgspec.UNSET
