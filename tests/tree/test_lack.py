@@ -94,6 +94,21 @@ def test_chunks_of_what_is_not_large(number: int) -> None:
         parse_lack(bad, LARGE)
 
 
+@pytest.mark.parametrize(("count", "possible"), [(33, True), (34, False), (1 << 23, False)])
+def test_more_chunks_than_a_content_has(count: int, possible: bool) -> None:
+    """[P-TRE-4] A bit for each of millions would cost whoever is asked far more than the list."""
+    order = sorted(LARGE.sizes())
+    number = order.index(sha256(b"1").digest())
+    head = encode_lack(LARGE, ())
+    groups = struct.pack(">II", number, count) + bytes((count + 7) // 8)
+    data = head[:37] + b"\2" + head[38:] + groups
+    if possible:
+        assert parse_lack(data, LARGE).chunks[order[number]].total == count
+    else:
+        with pytest.raises(EncodingError):
+            parse_lack(data, LARGE)
+
+
 @given(st.data())
 def test_another_length_or_a_bit_too_many_is_refused(data: st.DataObject) -> None:
     good = encode_lack(NINE, NINE.sizes())

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from airlox.errors import EncodingError, OrderError, ValidationError
-from airlox.tree.chunks import Recipe, is_large
+from airlox.tree.chunks import LEAST_BYTES, Recipe, is_large
 from airlox.tree.index import DIGEST_BYTES, TreeIndex
 
 MAGIC: Final = b"axl1\n"
@@ -110,6 +110,8 @@ def _parse_groups(data: bytes, known: list[bytes], index: TreeIndex) -> dict[byt
         end = at + _bytes_of(count)
         if not last < number < len(known) or not is_large(sizes[known[number]]):
             raise EncodingError("a list of lacking chunks names no large content of its tree")
+        if count > sizes[known[number]] // LEAST_BYTES + 1:
+            raise EncodingError("a list of lacking chunks names more than a content can have")
         if end > len(data):
             raise EncodingError("a list of lacking chunks is cut short")
         found[known[number]] = Chosen(count, frozenset(_from_bits(data[at:end], count)))
