@@ -177,8 +177,11 @@ class Follower:
                     return self._has_ended()
 
     def _has_ended(self) -> bool:
-        """Ask what the relay has now, whatever the job's stream says or keeps to itself."""
+        """Ask what the relay has now, whatever the job's stream says or keeps to itself. Its own
+        word counts only where there is no signed one."""
         self._catch_up()
+        if self._job.settle(api=self._api) is not None:
+            return True
         return self._job.settle(self._ask(), api=self._api) is not None
 
     def _rest(self) -> Iterator[Output]:
