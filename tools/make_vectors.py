@@ -22,6 +22,7 @@ import audit_vectors
 import chain_vectors
 import ed25519_odd as odd
 import msgspec
+import pull_vectors
 
 from airlox import errors
 from airlox.protocol import (
@@ -1008,6 +1009,7 @@ def main() -> int:
     files = {
         "audit": audit_vectors.cases(verdict, RESULT),
         "chain": chain_vectors.cases(verdict),
+        "changes": pull_vectors.cases(verdict),
         "full": full_cases(),
         "live": live_cases(),
         "packs": pack_cases(),

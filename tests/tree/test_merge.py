@@ -93,6 +93,7 @@ def brought(
     return told(merge(changes, checkout, MARK)), describe(checkout)
 
 
+@settings(max_examples=40)
 @given(trees, trees)
 def test_the_checkout_becomes_what_the_job_made_of_the_tree(
     sent: dict[bytes, Node], after: dict[bytes, Node]
@@ -107,6 +108,7 @@ def test_the_checkout_becomes_what_the_job_made_of_the_tree(
         }
 
 
+@settings(max_examples=40)
 @given(trees, trees, trees, st.data())
 def test_what_changed_here_meanwhile_is_never_lost(
     sent: dict[bytes, Node],
@@ -132,7 +134,7 @@ def test_what_changed_here_meanwhile_is_never_lost(
         assert not [path for path in now if merging.TEMPORARY in path]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(trees, trees)
 def test_what_does_not_match_stays_there(sent: dict[bytes, Node], after: dict[bytes, Node]) -> None:
     wanted = Wanted(["a", "!a/b"])

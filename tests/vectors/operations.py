@@ -29,7 +29,10 @@ from airlox.protocol import (
     policy,
 )
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
+from airlox.tree import changes
 from airlox.tree.chunks import Cutter
+from airlox.tree.index import parse_index
+from airlox.tree.wanted import Wanted
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 
@@ -390,6 +393,20 @@ def _chain(i: dict[str, Any]) -> dict[str, Any]:
     return {"alarms": alarms, "forgotten": reader.counted_forgotten}
 
 
+def _read_changes(i: dict[str, Any]) -> list[list[Any]]:
+    found = changes.parse_changes(_b64(i["archive_b64"]), most_bytes=i["most_bytes"])
+    sent = None if "sent" not in i else parse_index(bytes.fromhex(i["sent"]))
+    changes.check_changes(found, Wanted(i["patterns"]), sent)
+    return [
+        [
+            change.path.hex(),
+            None if change.before is None else change.before.kind.value,
+            None if change.after is None else change.after.kind.value,
+        ]
+        for change in found
+    ]
+
+
 OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "canonical_text_meta": _canonical_text,
     "canonical_result_wall_ms": _canonical_result("wall_ms"),
@@ -432,5 +449,6 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "find_place": _find_place,
     "read_mark": _read_mark,
     "chain": _chain,
+    "read_changes": _read_changes,
     "verify_audit": _verify_audit,
 }
