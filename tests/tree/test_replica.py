@@ -207,6 +207,23 @@ def test_line_ends_are_compared_as_here(repo: Path, tmp_path: Path) -> None:
     assert git(carry(repo, target), "status", "--porcelain") == b""
 
 
+@pytest.mark.parametrize("missing", ["blob:none", "tree:0"])
+def test_a_partial_clone_is_asked_for_nothing_it_lacks(
+    repo: Path, tmp_path: Path, missing: str
+) -> None:
+    git(repo, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", f"--filter={missing}", f"file://{repo}", "partial")
+    partial, target = tmp_path / "partial", tmp_path / "target"
+    (partial / "a.py").write_text("changed\n")
+    before = objects_of(partial)
+    target.mkdir()
+    assert look(str(partial)).partial
+    carry(partial, target)
+    assert objects_of(partial) == before
+    for words in (("status", "--porcelain"), ("diff",), ("describe", "--tags", "--dirty")):
+        assert git(target, *words) == git(partial, *words)
+
+
 # ── what does not go ─────────────────────────────────────────────────────────────────────────
 
 

@@ -37,6 +37,7 @@ _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "core.filemode": _BOOL,
 }
 """What decides whether a file counts as changed, and the words it may be told in."""
+_PARTIAL: Final = r"^(remote\..*\.promisor|extensions\.partialclone)$"
 _WHICH: Final = r"^core\.(autocrlf|eol|filemode)$"
 
 
@@ -59,7 +60,7 @@ class Staged(NamedTuple):
 class Repository(NamedTuple):
     """A repository at its commit `head`. `branch` is the full name of what is checked out, None
     where no branch is; `tags` are lines of all its tags, object and name; `shallow` lines of the
-    commits whose parents are not there."""
+    commits whose parents are not there; `partial`: objects may be missing that git would fetch."""
 
     top: str
     head: bytes
@@ -67,6 +68,7 @@ class Repository(NamedTuple):
     object_format: str
     tags: bytes
     shallow: bytes
+    partial: bool
     settings: tuple[tuple[str, str], ...]
     staged: tuple[Staged, ...]
 
@@ -104,6 +106,7 @@ def look(top: str) -> Repository:
         object_format.decode("ascii"),
         _ask(top, "for-each-ref", "--format=%(objectname) %(refname)", "refs/tags"),
         _read_shallow(os.path.join(os.fsencode(top), shallow.removesuffix(b"\n"))),
+        bool(_ask(top, "config", "-z", "--get-regexp", _PARTIAL)),
         _read_settings(top),
         tuple(map(_parse_staged, _ask(top, "ls-files", "-s", "-v", "-z").split(b"\0")[:-1])),
     )

@@ -53,7 +53,12 @@ _PACKING: Final = (
     *("pack-objects", "--quiet", "--delta-base-offset", "--window=0"),
 )
 """Deltas that exist are used again, none are looked for: quick, and the same bytes each time."""
+_HISTORY: Final = (
+    *("rev-list", "--objects", "--no-object-names", "--filter=tree:0"),
+    *("--missing=allow-promisor", "--stdin"),
+)
 _SIZES: Final = ("cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+_ALL: Final = ("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectname)")
 _PACKS: Final = "objects/pack"
 _NOTE_BYTES: Final = 64 << 20
 _PARTS: Final = (".pack", ".idx", ".promisor")
@@ -269,8 +274,7 @@ def _write_history(making: _Making, tags: bytes) -> None:
     starts = [repository.head, *map(_ref, now.tags - known.tags)]
     if known.head:
         starts.append(b"^" + known.head)
-    words = ("rev-list", "--objects", "--no-object-names", "--filter=tree:0", "--stdin")
-    ids = making.ask(*words, said=b"".join(start + b"\n" for start in starts)).split()
+    ids = making.ask(*_HISTORY, said=b"".join(start + b"\n" for start in starts)).split()
     packs = (*known.packs, _pack(making, ids)) if ids else known.packs
     note = msgspec.structs.replace(now, packs=packs)
     safefs.write_private(os.path.join(making.new, "history"), msgspec.msgpack.encode(note))
@@ -331,6 +335,9 @@ def _ids_of_files(making: _Making) -> Iterator[bytes]:
     files = sorted(
         {object_id for path, object_id in found if not making.rules.stays(path, object_id)}
     )
+    if repository.partial:  # git gives up at the first that it would have to fetch
+        here = set(making.ask(*_ALL).split())
+        files = [object_id for object_id in files if object_id in here]
     total = 0
     answer = making.ask(*_SIZES, said=b"".join(object_id + b"\n" for object_id in files))
     for object_id, form, *size in (line.split(b" ") for line in answer.splitlines()):
