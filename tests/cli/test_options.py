@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlox.cli import options
+from airlox.cli.main import COMMANDS
 from airlox.errors import StorageError, UsageError
 
 
@@ -110,3 +113,22 @@ class TestOthers:
             options.cache_root(given_flags(cache_dir="here"), {"AIRLOX_CACHE_DIR": "x"}) == "here"
         )
         assert options.cache_root(given_flags(), {"AIRLOX_CACHE_DIR": "x"}) == "x"
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _parsers(inner)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_missing_is_called_what_the_help_calls_it(name: str) -> None:
+    module = import_module(f"airlox.cli.{COMMANDS[name][0]}")
+    whole = options.Parser(prog=name, description="", example="")
+    module.add_arguments(whole, name)
+    for parser in _parsers(whole):
+        for action in parser._actions:
+            if not action.option_strings:
+                assert action.metavar is not None, (parser.prog, action.dest)

@@ -28,7 +28,7 @@ def add_arguments(actions: options.Actions) -> None:
         "gc does so now, also for runners that do not run any more; it passes by what is in use.",
         example="airlox runner workspaces gc --unused 7d",
     )
-    parser.add_argument("what", choices=("ls", "gc"), help="list, or remove")
+    parser.add_argument("what", metavar="ACTION", choices=("ls", "gc"), help="ls: list; gc: remove")
     parser.add_argument(
         "--unused",
         type=options.duration,
