@@ -113,8 +113,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "another-mode": lambda: packed({b"a.py": ("x", b"one")}, {}),
     "never-there": lambda: packed({b"z.py": ("f", b"")}, {}),
     "new-over-old": lambda: packed({}, {b"a.py": ("f", b"over")}),
-    "below-a-file": lambda: packed({}, {b"a.py/x.py": ("f", b"")}),
-    "over-a-folder": lambda: packed({}, {b"d": ("f", b""), b"x.py": ("f", b"")}),
+    "a-folder-s-name": lambda: packed({}, {b"d": ("f", b""), b"x.py": ("f", b"")}),
     "no-indexes": lambda: renamed(b"x.py").replace(b"before", b"befour"),
 }
 

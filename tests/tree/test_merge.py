@@ -241,6 +241,16 @@ def test_a_link_on_the_way_is_not_followed(tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
+def test_a_folder_that_became_a_file_of_which_only_the_file_is_wanted(tmp_path: Path) -> None:
+    after = {b"a": SENT[b"a"], b"d": ("f", b"file"), b"l": SENT[b"l"], b"a2/x": ("f", b"")}
+    done, now = brought(tmp_path, after, SENT | {b"a2": ("f", b"")}, Wanted(["d", "!d/**", "a2"]))
+    assert done == {
+        b"a2/x": (Deed.KEPT, "a folder on its way is a file or a link here"),
+        b"d": (Deed.KEPT, "something that is no file is here"),
+    }
+    assert now == SENT | {b"a2": ("f", b""), b"d.airlox-7QkZ0vQ3": ("f", b"file")}
+
+
 def test_what_stands_there_already_is_no_conflict(tmp_path: Path) -> None:
     after = SENT | {b"a": ("f", b"ONE"), b"n": ("f", b"new")}
     done, now = brought(tmp_path, after, after)
