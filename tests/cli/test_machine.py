@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -12,7 +14,7 @@ from airlox.cli import machine
 from airlox.cli.options import CommandLineError, Parser
 from airlox.client.session import Session
 from airlox.client.shown import Runner
-from airlox.errors import AirloxError, UsageError, WaitTimeout
+from airlox.errors import AirloxError, SessionClosed, UsageError, WaitTimeout
 
 LINK = "https://relay.example/s/ax_a#v=1&r=run&k=a'b&rk=c"
 
@@ -45,16 +47,24 @@ def runner(name: str = "box", **changes: Any) -> Runner:
 class FakeSession:
     """A session whose runners come one look after another."""
 
+    closed: str | None = None
+
     def __init__(self, *looks: list[Runner]) -> None:
         self.looks = iter(looks)
 
     def runners(self) -> list[Runner]:
         return next(self.looks)
 
+    @contextmanager
+    def stream(self, timeout: float) -> Iterator[Iterator[str]]:
+        """Somebody always has something to say."""
+        assert timeout > 0
+        yield iter(["news"])
+
 
 def wait(*looks: list[Runner], timeout_s: float = 30.0, **options: Any) -> Runner:
     session = cast(Session, FakeSession(*looks))
-    return machine.wait_for_runner(session, timeout_s, poll_s=0.0, **options)
+    return machine.wait_for_runner(session, timeout_s, **options)
 
 
 class TestCommand:
@@ -93,6 +103,12 @@ class TestWaiting:
     def test_ends(self) -> None:
         with pytest.raises(WaitTimeout):
             wait([], timeout_s=0.0)
+
+    def test_ends_with_the_session(self) -> None:
+        session = FakeSession([])
+        session.closed = "expired"
+        with pytest.raises(SessionClosed, match="expired"):
+            machine.wait_for_runner(cast(Session, session), 30.0)
 
     def test_what_goes_wrong_meanwhile_ends_it(self) -> None:
         def fail() -> None:

@@ -172,7 +172,7 @@ class _Demo:
         return "process"
 
     def _meet(self, session: Session, child: Child, sandbox: str) -> Runner:
-        runner = machine.wait_for_runner(session, _JOIN_S, poll_s=0.1, meanwhile=child.check)
+        runner = machine.wait_for_runner(session, _JOIN_S, look_s=1.0, meanwhile=child.check)
         self._voice.note(
             f"runner    {runner.name} joined · sandbox {sandbox} · key {runner.fingerprint}"
         )

@@ -12,7 +12,7 @@ import time
 from airlox.cli import opening, options
 from airlox.cli.output import time_text
 from airlox.cli.runner import state_text
-from airlox.errors import AirloxError, UsageError, WaitTimeout
+from airlox.errors import AirloxError, SessionClosed, UsageError, WaitTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _JOB_TIMEOUT_S = 1800
 _JOB_MEMORY_MB = 4096
 _ITEM_MB = 100
 _WAIT_S = 1800
-_POLL_S = 1.0
+_LOOK_S = 5.0
+"""How often runners are looked for although none said a word: news can be held back on its way."""
 
 
 def add_arguments(parser: Parser, command: str) -> bool:
@@ -252,22 +253,28 @@ def wait_for_runner(
     session: Session,
     timeout_s: float,
     *,
-    poll_s: float = _POLL_S,
+    look_s: float = _LOOK_S,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Runner:
-    """The first runner that waits for approval; `meanwhile` is called at each look.
+    """The first runner that waits for approval. Looked for whenever somebody in the session says
+    something, as a runner does that comes in, and at least every `look_s`; `meanwhile` is called
+    at each look.
 
-    Raises WaitTimeout, UsageError when several wait.
+    Raises WaitTimeout, SessionClosed, UsageError when several wait.
     """
     until = time.monotonic() + timeout_s
     while True:
         waiting = waiting_runners(session)
         if waiting:
             return the_one(waiting)
-        if time.monotonic() >= until:
+        if session.closed is not None:
+            raise SessionClosed(f"the session ended while it waited: {session.closed}")
+        left_s = until - time.monotonic()
+        if left_s <= 0:
             raise WaitTimeout("no runner has joined", code="no_runner_yet")
         meanwhile()
-        time.sleep(poll_s)
+        with session.stream(min(look_s, left_s)) as news:
+            next(news, None)
 
 
 def waiting_runners(session: Session) -> list[Runner]:
