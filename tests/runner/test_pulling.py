@@ -11,7 +11,7 @@ from airlox.errors import JobRefused
 from airlox.protocol import limits
 from airlox.protocol.job import CHANGES_NAME, LeftOut, PullTerms
 from airlox.protocol.manifest import ContentType
-from airlox.runner.outfiles import Gathered, Sendable
+from airlox.runner.outfiles import ITEM_ROOM_BYTES, Gathered, Sendable
 from airlox.runner.pulling import first_look, second_look
 from airlox.tree.changes import parse_changes
 from runner.test_outfiles import manifest
@@ -67,6 +67,16 @@ def test_an_item_s_limit_holds_for_what_does_not_shrink(work: Path) -> None:
     gathered = second_look(baseline, terms)
     assert 10_000 < len(gathered.files[0].body) <= terms.max_item_bytes
     assert gathered.left_out
+
+
+@pytest.mark.parametrize("spare", [6000, 60_000])
+def test_one_large_file_that_does_not_shrink(work: Path, spare: int) -> None:
+    terms = manifest(item_bytes=32 << 20)
+    baseline = first_look(EVERYTHING, index_of(SENT), work)
+    (work / "large").write_bytes(os.urandom((32 << 20) - spare))
+    gathered = second_look(baseline, terms)
+    assert [left.path for left in gathered.left_out] == (["large"] if spare < 30_000 else [])
+    assert all(len(f.body) + ITEM_ROOM_BYTES <= terms.max_item_bytes for f in gathered.files)
 
 
 def test_a_work_folder_that_is_gone(work: Path) -> None:
