@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from airlox.errors import TreeError
 from airlox.tree import replica
+from airlox.tree import replicate as making
 from airlox.tree.metadata import look
 from airlox.tree.replica import Replica, replica_of
 from airlox.tree.scan import EVERYTHING, Choice, LeftOut, scan
@@ -281,7 +282,7 @@ def test_no_version_of_what_stays_here(repo: Path) -> None:
 
 
 def test_too_much_is_refused_by_name(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "FILES_BYTES", 10)
+    monkeypatch.setattr(making, "FILES_BYTES", 10)
     with pytest.raises(TreeError, match="over 10 bytes") as caught:
         replicate(repo)
     assert caught.value.code == "metadata_too_large"
@@ -326,7 +327,7 @@ def test_of_a_history_that_goes_on_only_the_new_is_packed(
     target.mkdir()
     assert answers(carry(repo, target)) == answers(repo)
     assert git(target, "fsck") == b""
-    monkeypatch.setattr(replica, "PACKS", 1)
+    monkeypatch.setattr(making, "PACKS", 1)
     git(repo, "commit", "-q", "--allow-empty", "-m", "again")
     assert len(packs_of(replicate(repo))) == 2
 

@@ -2,7 +2,7 @@
 version plugins ask: its commit and branch, its tags, its index, and how it compares files.
 
 Nothing else of it is looked at: no remotes, no other branches, no reflog, no stash, and of the
-person's settings only three, each one of a few known words. `replica.py` makes a small repository
+person's settings only three, each one of a few known words. `replicate.py` makes a small repository
 of it. git may not fetch what it lacks meanwhile.
 """
 
