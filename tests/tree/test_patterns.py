@@ -60,3 +60,20 @@ def test_brackets_that_another_language_may_nest_are_read_without_a_word(pattern
 def test_what_is_no_pattern(pattern: str) -> None:
     with pytest.raises(ValueError):
         compile_patterns(["a", pattern])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("a", "a\n", False),
+        ("a", "b\n/a", True),
+        ("*.log", "a\nb.log", True),
+        ("*.log", "a.log\n", False),
+        ("**", "\nb", True),
+        ("d/**", "d/\n", True),
+        ("/b/", "b/x\ny", True),
+        ("x/**/y", "x/\n/y", True),
+    ],
+)
+def test_names_with_line_feeds(pattern: str, path: str, matches: bool) -> None:
+    assert bool(compile_patterns([pattern]).check_file(path).include) is matches

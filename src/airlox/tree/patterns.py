@@ -29,6 +29,9 @@ _STAR: Final = "[^/]*"
 _ANY_CHARACTER: Final = "[^/]"
 _LEADING_FOLDERS: Final = "^(?:.+/)?"
 _INNER_FOLDERS: Final = "(?:/.+)?"
+_END: Final = "|$)"
+_DOTS_MEAN_ALL: Final = "(?s)"
+"""A name may hold line feeds."""
 
 
 def compile_patterns(lines: Iterable[str]) -> GitIgnoreSpec:
@@ -68,13 +71,15 @@ def _pattern_type() -> type[GitIgnoreSpecPattern]:
         @classmethod
         def pattern_to_regex(cls, pattern: str) -> tuple[str | None, bool | None]:  # type: ignore[override]
             source, include = super().pattern_to_regex(pattern)
-            return (None if source is None else bounded(source)), include
+            return (None if source is None else _DOTS_MEAN_ALL + bounded(source)), include
 
     return Pattern
 
 
 def bounded(source: str) -> str:
-    """The regular expression of a pattern, rewritten to match the same paths without retrying."""
+    """The regular expression of a pattern, rewritten to match the same paths without retrying;
+    and where it meant the end of a path, the end it is, not a line feed before it."""
+    source = source.replace(_END, r"|\Z)")
     leads = source.startswith(_LEADING_FOLDERS)
     parts = source.removeprefix(_LEADING_FOLDERS).split(_INNER_FOLDERS)
     folders = ["^(?:[^/]+/)*?" if leads else "", *["(?:/[^/]+)*?"] * (len(parts) - 1)]
