@@ -13,7 +13,7 @@ from airlox.tree.apply import apply
 from airlox.tree.compare import Baseline, Compared, LeftOut
 from airlox.tree.index import Kind
 from airlox.tree.wanted import Wanted
-from support.trees import Node, fetch_from, git, index_of, make_tree
+from support.trees import Node, change_unseen, fetch_from, git, index_of, make_tree
 
 ROOM = 1 << 16
 ALL = Wanted(["**"])
@@ -350,3 +350,9 @@ def test_the_same_content_takes_room_once(place: Place) -> None:
     found = place.compared(5000)
     assert len(found.changes.after.entries) == 10
     assert len(found.changes.contents) == 1
+
+
+def test_bytes_that_change_without_a_trace(in_memory: Path) -> None:
+    place = Place(in_memory / "work")
+    change_unseen(place("a"), b"eno")
+    assert place.told() == {("a", "changed")}

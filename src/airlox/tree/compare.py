@@ -33,6 +33,7 @@ from airlox.tree.beneath import (
 )
 from airlox.tree.changes import FILES, INDEXED_BYTES, Changes, passes_for_git
 from airlox.tree.index import ENTRIES, Entry, Kind, TreeIndex
+from airlox.tree.mounts import keeps_times
 from airlox.tree.paths import SYNC_PREFIX, check_folder, shown, split
 from airlox.tree.stamps import stamp_of
 from airlox.tree.wanted import IgnoreRules, Wanted
@@ -85,6 +86,7 @@ class Baseline:
         with workspace_errors(), opened_workspace(root) as root_fd:
             looks, unseen = self._walk.run(root_fd)
         self._is_whole = not unseen
+        self._times_tell = keeps_times(root)
         self._stamps = {path: stamp_of(found) for path, found in looks.items()}
         wait_out_tick(self._stamps)
 
@@ -114,7 +116,7 @@ class Baseline:
             before = self._stamps.get(path)
             if before is None and not self._is_whole:
                 continue  # who knows what made it
-            if before != stamp_of(found):
+            if before != stamp_of(found) or (path in self._entries and not self._times_tell):
                 yield path
 
 
