@@ -23,6 +23,7 @@ from airlox.protocol.manifest import (
     parse_manifest,
 )
 from airlox.runner import outfiles
+from airlox.runner.decoder import ImageDecoder
 from airlox.runner.outfiles import Gathered, _Names, gather
 from airlox.sandbox.collect import OutFile
 from support.images import build_png
@@ -140,11 +141,11 @@ def test_no_end_of_work_is_done_for_images_that_are_none(
 ) -> None:
     tried: list[bytes] = []
 
-    def sanitize(data: bytes) -> tuple[str, bytes]:
+    def sanitize(decoder: ImageDecoder, data: bytes) -> tuple[str, bytes]:
         tried.append(data)
         raise ValidationError("no image")
 
-    monkeypatch.setattr(outfiles, "sanitize_image", sanitize)
+    monkeypatch.setattr(ImageDecoder, "sanitize", sanitize)
     found = gathered(tmp_path, {f"{n:03}.png": b"no" for n in range(200)})
     assert len(tried) == 61
     assert len(names_in(found)) == 200

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from airlox.client.attachments import sanitize_image
 from airlox.errors import AirloxError, StorageError
 from airlox.protocol import limits
 from airlox.protocol.archive import inspect_zip
@@ -25,6 +24,7 @@ from airlox.protocol.job import LeftOut
 from airlox.protocol.manifest import ContentType, Manifest
 from airlox.protocol.names import check_archive_path, check_safe_name
 from airlox.protocol.policy import MIME_OF
+from airlox.runner.decoder import ImageDecoder
 from airlox.sandbox.collect import CollectCaps, OutFile, collect_out
 from airlox.tree.zips import write_zip
 
@@ -68,13 +68,15 @@ class Gathered:
 
 def gather(out: Path, manifest: Manifest) -> Gathered:
     """Blocking. Raises StorageError when the folder cannot be read."""
-    return _Gathering(manifest).run(out)
+    with ImageDecoder() as decoder:
+        return _Gathering(manifest, decoder).run(out)
 
 
 class _Gathering:
     """One pass over an out folder."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, decoder: ImageDecoder) -> None:
+        self._decoder = decoder
         self._allowed = manifest.allowed_types
         self._room = manifest.max_item_bytes - ITEM_ROOM_BYTES
         self._left_out: list[LeftOut] = []
@@ -112,7 +114,7 @@ class _Gathering:
         """The file as an image to send, or None when it is none that can be sent so."""
         try:
             check_safe_name(file.path)
-            mime, body = sanitize_image(_read(file))
+            mime, body = self._decoder.sanitize(_read(file))
         except AirloxError:
             return None
         if mime != _image_mime(file) or len(body) > self._room:

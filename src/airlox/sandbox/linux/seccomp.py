@@ -16,6 +16,31 @@ EPERM = 1
 ENOSYS = 38
 EAFNOSUPPORT = 97
 
+COMPUTING: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63),
+    "write": (1, 64),
+    "close": (3, 57),
+    "lseek": (8, 62),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "brk": (12, 214),
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "sched_yield": (24, 124),
+    "mremap": (25, 216),
+    "madvise": (28, 233),
+    "exit": (60, 93),
+    "sigaltstack": (131, 132),
+    "futex": (202, 98),
+    "restart_syscall": (219, 128),
+    "clock_gettime": (228, 113),
+    "exit_group": (231, 94),
+    "getrandom": (318, 278),
+}
+"""All that is left to a process that only computes: memory, and the descriptors it has."""
+
 # name: (x86_64, aarch64); None: the architecture has no such call.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mount": (165, 40),
@@ -227,7 +252,31 @@ def compile_filter(
     machine: str, *, user_namespaces: bool = False, unseen_memory: bool = True
 ) -> bytes:
     """The program as the kernel takes it: 8 bytes an instruction."""
-    program = instructions(machine, user_namespaces=user_namespaces, unseen_memory=unseen_memory)
+    return _encode(
+        instructions(machine, user_namespaces=user_namespaces, unseen_memory=unseen_memory)
+    )
+
+
+def compile_computing(machine: str) -> bytes:
+    """A program that leaves a process nothing but computing on descriptors it has.
+
+    Raises:
+        KeyError: the architecture is not in the table.
+    """
+    allowed = list(numbers(COMPUTING, machine).values())
+    last = len(allowed) - 1
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _OFFSET_ARCH),
+        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
+        _return(_KILL_PROCESS),
+        (_LOAD, 0, 0, _OFFSET_NUMBER),
+    ]
+    # An x32 call has a bit of its own, so its number is none of these.
+    program += [(_JUMP_EQUAL, last - i, 1 if i == last else 0, n) for i, n in enumerate(allowed)]
+    return _encode([*program, _return(_ALLOW), _return(_ERRNO | EPERM)])
+
+
+def _encode(program: list[Instruction]) -> bytes:
     return b"".join(
         code.to_bytes(2, "little") + bytes((on_true, on_false)) + value.to_bytes(4, "little")
         for code, on_true, on_false, value in program
