@@ -41,6 +41,7 @@ def test_each_file_goes_or_stays_by_a_rule(tmp_path: Path) -> None:
 
 def test_outside_git(tmp_path: Path) -> None:
     make_tree(tmp_path, {b"a": ("f", b"1"), b"b": ("f", b"1"), b".airloxignore": ("f", b"b\n")})
+    (tmp_path / "e" / "mpty").mkdir(parents=True)
     found = overview(tmp_path)
     assert [file.path for file in found.goes] == [b".airloxignore", b"a"]
-    assert [stays.path for stays in found.stays] == [b"b"]
+    assert found.stays == ((b"b", "excluded by .airloxignore"), (b"e/mpty/", "an empty folder"))

@@ -41,6 +41,7 @@ _SPECIAL: Final = {
 }
 _ATTRIBUTES: Final = b".gitattributes"
 _NESTED: Final = "a nested git repository"
+_NO_FILES: Final = "an empty folder"
 _EMPTY: Final = "a submodule that is not checked out, or an empty folder"
 
 
@@ -273,8 +274,10 @@ def _walk(root_fd: int, excludes: rules.Excludes, left_out: list[LeftOut]) -> It
             except OSError as e:
                 left_out.append(LeftOut(folder, f"unreadable: {e.strerror}"))
                 continue
+            empty = bool(folder)
             with entries:
                 for entry in entries:
+                    empty = False
                     path = prefix + os.fsencode(entry.name)
                     if not entry.is_dir(follow_symlinks=False):
                         yield path
@@ -282,6 +285,8 @@ def _walk(root_fd: int, excludes: rules.Excludes, left_out: list[LeftOut]) -> It
                         waiting.append(path)
                     elif reason:
                         left_out.append(LeftOut(path, reason))
+            if empty:
+                left_out.append(LeftOut(prefix, _NO_FILES))
 
 
 def _pruned(path: bytes, folder_fd: int, excludes: rules.Excludes) -> str | None:
