@@ -24,6 +24,7 @@ from faults.campaign.surroundings import Line, Network
 from support.commands import Cli
 from support.machines import RelayProgram, RunnerProgram
 from support.networks import own_network
+from support.relay import until
 
 CUT_S = float(os.environ.get("TEST_LONG_CUT_S", "12"))
 IS_FULL = CUT_S >= 120
@@ -160,6 +161,19 @@ def run_words(tmp_path: Path, name: str, runner: str) -> list[str]:
     return ["run", "--runner", runner, "--timeout", "1h", "--shell", str(script)]
 
 
+@contextmanager
+def watching(cast: Cast) -> Iterator[Command]:
+    """The reader, who has come before anything is posted: what was posted earlier may have left
+    the relay, and is shown when somebody has brought it back."""
+
+    def is_there() -> bool:
+        return any(who.role == "observer" for who in cast.session.participants())
+
+    with started(cast.reader, "watch", "watch", "--json") as watch:
+        until(is_there, "the reader")
+        yield watch
+
+
 def results_of(session: Session, job: str) -> int:
     session.sync()
     metas = [record.item.meta for record in session.records() if record.item is not None]
@@ -172,7 +186,7 @@ def test_a_cut_beyond_the_grace_loses_nothing(cast: Cast, tmp_path: Path) -> Non
     figures: dict[str, Any] = {"cut_s": CUT_S, "grace_s": GRACE_S}
     others = cast.others
     with (
-        started(cast.reader, "watch", "watch", "--json") as watch,
+        watching(cast) as watch,
         started(cast.kept_person, "lost", *run_words(tmp_path, "lost", "cut")) as lost,
         started(cast.cut_person, "waiting", *run_words(tmp_path, "waiting", "kept")) as waiting,
     ):

@@ -136,6 +136,7 @@ def test_events_that_unpack_to_far_more(shop: Shop, bomb: bytes) -> None:
     assert shop.program.wait() != 0
     shop.liar.honest()
     shop.program.start()
+    shop.program.note("ready")
     assert shop.job().wait(WAIT_S).ok
 
 
