@@ -69,6 +69,14 @@ def wait_until_gone(marker: str) -> None:
         time.sleep(0.05)
 
 
+def wait_until_there(marker: str, count: int) -> None:
+    """Return when so many processes have `marker` in their command line."""
+    until = time.monotonic() + WAIT_S
+    while len(running(marker)) < count:
+        assert time.monotonic() < until, f"running: {running(marker)}"
+        time.sleep(0.01)
+
+
 def running(marker: str) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
@@ -90,7 +98,7 @@ def test_a_runner_killed_in_mid_job_reports_it_when_it_is_back(
     with runner_for(session, tmp_path, sandbox=sandbox) as runner:
         runner.note("ready")
         job, _ = begun(session, f"(trap '' TERM; setsid sleep {marker} & sleep {marker})")
-        assert running(marker)
+        wait_until_there(marker, 2)
         killed = runner.pid
         runner.kill()
         wait_until_gone(marker)
