@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="faults.campaign", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long faults are made [60]")
     parser.add_argument("--seed", type=int, default=1, help="what the faults are drawn from [1]")
-    parser.add_argument("--items", type=int, default=100_000, help="most items to send")
-    parser.add_argument("--jobs", type=int, default=10_000, help="most jobs to send")
+    parser.add_argument("--items", type=int, default=10_000, help="most items to send [10000]")
+    parser.add_argument("--jobs", type=int, default=2_000, help="most jobs to send [2000]")
     parser.add_argument("--people", type=int, default=4, help="senders of each kind [4]")
     parser.add_argument("--keep", action="store_true", help="keep journals and logs")
     return parser
