@@ -19,7 +19,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from airlox.errors import LimitError, PolicyError, UsageError, ValidationError
+from airlox.errors import AirloxError, LimitError, PolicyError, UsageError, ValidationError
 from airlox.protocol.names import check_safe_name, quote_name
 from airlox.protocol.payload import File
 from airlox.protocol.policy import MIME_OF, check_file, image_mime
@@ -128,6 +128,27 @@ def sanitize_image(data: bytes) -> tuple[str, bytes]:
     claim = read_claim(data)
     _check_size(claim)
     return mime, save(_decode(claim, mime.removeprefix("image/")))
+
+
+def load_image_formats() -> None:
+    """Decode and encode an image of each kind, so that nothing has to be loaded later: for a
+    process that then gives up opening files. Raises ImportError without the image library."""
+    import warnings
+
+    from PIL import Image
+
+    warnings.simplefilter("ignore")
+    for form in ("PNG", "JPEG", "WEBP"):
+        for mode in ("RGB", "L") if form == "JPEG" else ("RGB", "RGBA", "L", "P", "I;16"):
+            made = BytesIO()
+            exif = Image.Exif()
+            exif[0x0112] = 6
+            try:
+                Image.new(mode, (8, 8)).save(made, form, exif=exif)
+                sanitize_image(made.getvalue())
+                sanitize_image(made.getvalue()[:-20])
+            except (AirloxError, OSError):
+                continue
 
 
 def _check_size(claim: _Claim) -> None:

@@ -147,9 +147,9 @@ def _wait(fd: int, until_s: float, *, to_read: bool) -> None:
 
 def serve() -> None:
     """The process: until its input ends. Never returns."""
-    from airlox.client.attachments import sanitize_image
+    from airlox.client.attachments import load_image_formats, sanitize_image
 
-    _load_everything()
+    load_image_formats()
     _confine()
     os.write(1, _READY)
     while (head := _all(_LENGTH.size)) is not None:
@@ -163,29 +163,6 @@ def serve() -> None:
             continue
         _say(_LENGTH.pack(_MIME_BYTES + len(body)) + mime.encode().ljust(_MIME_BYTES, b"\0") + body)
     os._exit(0)
-
-
-def _load_everything() -> None:
-    """Decode and encode one image of each kind: nothing can be loaded later."""
-    import warnings
-    from io import BytesIO
-
-    from PIL import Image
-
-    from airlox.client.attachments import sanitize_image
-
-    warnings.simplefilter("ignore")
-    for form in ("PNG", "JPEG", "WEBP"):
-        for mode in ("RGB", "L") if form == "JPEG" else ("RGB", "RGBA", "L", "P", "I;16"):
-            made = BytesIO()
-            exif = Image.Exif()
-            exif[0x0112] = 6
-            try:
-                Image.new(mode, (8, 8)).save(made, form, exif=exif)
-                sanitize_image(made.getvalue())
-                sanitize_image(made.getvalue()[:-20])
-            except (AirloxError, OSError):
-                continue
 
 
 def _confine() -> None:
