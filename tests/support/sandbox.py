@@ -184,6 +184,9 @@ def _copy() -> Path:
     for name in ("errors.py", "safefs.py"):
         shutil.copy(_SOURCE / name, package)
     shutil.copytree(_SOURCE / "sandbox", package / "sandbox")
+    (package / "runner").mkdir()
+    for name in ("__init__.py", "attacks.py"):
+        shutil.copy(_SOURCE / "runner" / name, package / "runner")
     (folder / "support").mkdir()
     for name in ("sandbox_driver.py", "sandbox_striker.py"):
         shutil.copy(Path(__file__).with_name(name), folder / "support")

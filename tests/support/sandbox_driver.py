@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from airlox.errors import SandboxError
+from airlox.runner import attacks
 from airlox.sandbox import open_sandbox, proctable
 from airlox.sandbox.base import Limits, Mount, Network, Plan, Sandbox, SandboxOptions
 from airlox.sandbox.collect import CollectCaps, collect_out
@@ -41,31 +42,8 @@ _libc = ctypes.CDLL(None)
 _KEY = 0x41520000 | os.getpid() & 0xFFFF
 SECRET = "correct-horse-battery-staple"
 KEPT_OUTPUT_BYTES = 64 * 1024
-PRELUDE = """
-import ctypes, errno, json, os, socket, struct, sys, time
-bait = json.loads(os.environ["BAIT"])
-libc = ctypes.CDLL(None, use_errno=True)
-def tell(word):
-    os.write(1, (str(word) + "\\n").encode())
-def attempt(action, *arguments):
-    try:
-        result = action(*arguments)
-    except OSError as error:
-        tell(errno.errorcode.get(error.errno, error.errno))
-        return None
-    tell("done")
-    return result
-def system(number, *arguments):
-    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = libc.syscall(ctypes.c_long(number), *words)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), "refused")
-    return result
-def number(x86_64, aarch64):
-    return {"x86_64": x86_64, "aarch64": aarch64}[os.uname().machine]
-def read(path):
-    with open(path, "rb") as file:
-        return file.read(4096)
+PRELUDE = f"""{attacks.PRELUDE}
+import struct
 def write(path, content=b"x"):
     with open(path, "wb", buffering=0) as file:
         file.write(content)

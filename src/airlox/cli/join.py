@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from airlox.cli import options, runner_flags
 
 TYPE_CHECKING = False
@@ -26,13 +24,10 @@ def add_arguments(actions: options.Actions) -> None:
 
 
 def run(args: Namespace, voice: Voice) -> int:
-    from airlox.protocol.invite import parse_invite
     from airlox.runner.worker import run_runner
 
     chosen = runner_flags.runner_options(args)
-    invite = parse_invite(options.read_invite(args, os.environ))
-    # what jobs start must not find the link in this process's environment
-    os.environ.pop(options.INVITE, None)
+    invite = runner_flags.take_invite(args)
     return run_runner(chosen, invite, lambda note: say(note, voice))
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airlox.cli.options import Parser
+    from airlox.protocol.invite import Invite
     from airlox.runner.options import RunnerOptions
 
 _RUNNER_DESCRIPTION = "AIRLOX_RUNNER_DESCRIPTION"
@@ -165,6 +166,16 @@ def add_place_flags(parser: Parser) -> None:
         metavar="DIR",
         help=f"where the folders are made that jobs write to [{options.WORK_ROOT}; the cache]",
     )
+
+
+def take_invite(args: Namespace) -> Invite:
+    """The runner's link, which is gone from this process's environment then: what jobs start must
+    not find it there. Raises CommandLineError, ValidationError."""
+    from airlox.protocol.invite import parse_invite
+
+    invite = parse_invite(options.read_invite(args, os.environ))
+    os.environ.pop(options.INVITE, None)
+    return invite
 
 
 def runner_options(args: Namespace) -> RunnerOptions:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from airlox.cli import join, options, runner_flags
 
 TYPE_CHECKING = False
@@ -31,13 +29,11 @@ def add_arguments(actions: options.Actions) -> None:
 
 
 def run(args: Namespace, voice: Voice) -> int:
-    from airlox.protocol.invite import parse_invite
     from airlox.runner.confinement import claim_groups
     from airlox.runner.serve import serve
 
     chosen = runner_flags.runner_options(args)
-    invite = parse_invite(options.read_invite(args, os.environ))
-    os.environ.pop(options.INVITE, None)
+    invite = runner_flags.take_invite(args)
     claim_groups(chosen)
     return serve(lambda: _live(chosen, invite, voice), lambda note: join.say(note, voice))
 

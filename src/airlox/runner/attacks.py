@@ -29,8 +29,10 @@ def attempt(action, *arguments):
     return result
 def system(number, *arguments):
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    if libc.syscall(ctypes.c_long(number), *words) < 0:
+    result = libc.syscall(ctypes.c_long(number), *words)
+    if result < 0:
         raise OSError(ctypes.get_errno(), "refused")
+    return result
 def number(x86_64, aarch64):
     return {"x86_64": x86_64, "aarch64": aarch64}[os.uname().machine]
 def read(path):

@@ -30,7 +30,7 @@ from airlox.sandbox.container.verdict import judge
 from airlox.sandbox.linux import gpus, jobuser
 from airlox.sandbox.pipes import OutputPipes
 from airlox.sandbox.probe import first_missing
-from airlox.sandbox.supervise import Reason, end_all, first_reason
+from airlox.sandbox.supervise import NOT_GONE, Reason, end_all, first_reason
 from airlox.sandbox.watch import Watch, breach_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _KILL_S = 20.0
 _SAID_BYTES = 512
-_NOT_GONE = "some of its processes could not be ended"
 
 
 def open_sandbox(options: SandboxOptions) -> DockerSandbox:
@@ -193,7 +192,7 @@ class DockerSandbox:
         measured = await asyncio.to_thread(gauge.measured)
         outcome = judge(reason, state, measured, plan.limits, bytes(heard.said))
         if state is not None and state.runs and reason.cause is not Cause.EXIT:
-            outcome = replace(outcome, detail=_NOT_GONE)
+            outcome = replace(outcome, detail=NOT_GONE)
         ran_ms = state.ran_ms if state is not None and reason.cause is Cause.EXIT else None
         return replace(outcome, wall_ms=wall_ms if ran_ms is None else ran_ms)
 

@@ -29,7 +29,7 @@ from airlox.sandbox.linux.tmpfs import TmpfsFiles
 from airlox.sandbox.linux.verdict import Seen, judge
 from airlox.sandbox.linux.walls import Given, Walls
 from airlox.sandbox.pipes import OutputPipes
-from airlox.sandbox.supervise import end_all, first_reason
+from airlox.sandbox.supervise import NOT_GONE, end_all, first_reason
 from airlox.sandbox.watch import Watch, breach_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _GONE_WITHIN_S = 10.0
 _GROUP_GONE_WITHIN_S = 1.0
-_NOT_GONE = "some of its processes could not be ended"
 
 
 def open_sandbox(options: SandboxOptions) -> LocalSandbox:
@@ -171,7 +170,7 @@ class LocalSandbox:
             group.kill()
         seen = _seen(job, group, watch)
         outcome = replace(judge(reason, seen, plan.limits), wall_ms=wall_ms)
-        return outcome if gone else replace(outcome, detail=_NOT_GONE)
+        return outcome if gone else replace(outcome, detail=NOT_GONE)
 
     def _watch(
         self, job: RunningJob, plan: Plan, group: Cgroup | None, stack: contextlib.ExitStack

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
 
+NOT_GONE = "some of its processes could not be ended"
+"""The detail of an outcome after which something of the job may still run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Breach:
     """A limit that was passed: which, its value, the amount that was seen, and of what."""
