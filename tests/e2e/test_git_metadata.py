@@ -11,7 +11,7 @@ import pytest
 from airlox import Session
 from airlox.client.result import Result
 from support.commands import Cli
-from support.machines import RelayProgram, RunnerProgram
+from support.machines import shell_session
 from support.trees import git
 
 WAIT_S = 60.0
@@ -39,21 +39,7 @@ SCRIPT = "\n".join(
 def session(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Session]:
-    folder = tmp_path_factory.mktemp("metadata")
-    with (
-        RelayProgram(folder / "relay") as relay,
-        Session.create(
-            relay.url,
-            mode="execute",
-            job_limits={"kinds": ["shell"], "approve_runners": False, "return_out": True},
-            features=["pull"],
-            cache_dir=folder / "cache",
-        ) as session,
-        RunnerProgram(
-            session.invites["runner"], folder / "runner", sandbox=request.param
-        ) as runner,
-    ):
-        runner.note("ready")
+    with shell_session(tmp_path_factory.mktemp("metadata"), request.param, "pull") as session:
         yield session
 
 

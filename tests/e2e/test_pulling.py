@@ -12,7 +12,7 @@ from airlox import Session
 from airlox.client.pulling import Change, Pulled
 from airlox.errors import ProtocolError, TreeError, UsageError
 from support.commands import Cli
-from support.machines import RelayProgram, RunnerProgram
+from support.machines import shell_session
 from support.trees import describe, git
 
 WAIT_S = 60.0
@@ -40,21 +40,7 @@ mkdir build && echo built > build/out.py && echo log > x.log
 def session(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Session]:
-    folder = tmp_path_factory.mktemp("pulling")
-    with (
-        RelayProgram(folder / "relay") as relay,
-        Session.create(
-            relay.url,
-            mode="execute",
-            job_limits={"kinds": ["shell"], "approve_runners": False, "return_out": True},
-            features=["pull"],
-            cache_dir=folder / "cache",
-        ) as session,
-        RunnerProgram(
-            session.invites["runner"], folder / "runner", sandbox=request.param
-        ) as runner,
-    ):
-        runner.note("ready")
+    with shell_session(tmp_path_factory.mktemp("pulling"), request.param, "pull") as session:
         yield session
 
 

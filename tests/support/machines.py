@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from airlox import Session
 from airlox.relay.config import flag_of
 
 TIMEOUT_S = 60.0
@@ -166,3 +168,21 @@ class RunnerProgram(Program):
     def __enter__(self) -> RunnerProgram:
         self.start()
         return self
+
+
+@contextmanager
+def shell_session(folder: Path, sandbox: str, *features: str) -> Iterator[Session]:
+    """A session for shell jobs with out files, and a runner that is ready for them."""
+    with (
+        RelayProgram(folder / "relay") as relay,
+        Session.create(
+            relay.url,
+            mode="execute",
+            job_limits={"kinds": ["shell"], "approve_runners": False, "return_out": True},
+            features=features,
+            cache_dir=folder / "cache",
+        ) as session,
+        RunnerProgram(session.invites["runner"], folder / "runner", sandbox=sandbox) as runner,
+    ):
+        runner.note("ready")
+        yield session
