@@ -85,6 +85,7 @@ def rows() -> list[Row]:
 
 
 async def _run(sandbox: Sandbox, plan: Plan) -> None:
+    asyncio.get_running_loop().run_in_executor(None, sandbox.expect)  # as a runner does
     outcome = await sandbox.run(plan, on_output=lambda *_: None, cancel=asyncio.Event())
     if outcome.exit_code != 0:
         raise RuntimeError(f"{TRUE} ended as {outcome}")
