@@ -68,7 +68,7 @@ class Timeline:
         self._me = membership
         self._on_warning = on_warning
         self._lock = threading.RLock()
-        self._view = SessionView(membership.manifest, membership.invite.session_key)
+        self._view = self._new_view()
         self._loaded = False
         self._recalled = False
         self._first_new_seq = 0
@@ -78,6 +78,10 @@ class Timeline:
         self._complaints = 0
         self._alarms_told: Counter[PublicKey] = Counter()
         self.blobs = Blobs(membership.cache)
+
+    def _new_view(self) -> SessionView:
+        me = self._me
+        return SessionView(me.manifest, me.invite.session_key, me.key.public)
 
     def read(self, ask: Callable[[SessionView], T]) -> T:
         """What `ask` finds in the view. It runs under the lock: look, copy, return."""
@@ -373,7 +377,7 @@ class Timeline:
             if not past:
                 return
             known = {event.seq: event for event in [*self._me.cache.load_events(), *past]}
-            self._view = SessionView(self._me.manifest, self._me.invite.session_key)
+            self._view = self._new_view()
             self._replay([known[seq] for seq in sorted(known)])
             self._not_held.clear()
             self.open_held(STANDING_KINDS)

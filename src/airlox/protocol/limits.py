@@ -33,6 +33,8 @@ ENVELOPE_BYTES: Final = 16 * KIB
 """64 references and a header fit in 9 KiB."""
 MANIFEST_BYTES: Final = 1 * MIB
 JOIN_BYTES: Final = 16 * KIB
+RECIPIENTS: Final = 64
+"""Keys and roles in the `to` of a message: each key costs a reader a computation on the curve."""
 REASON: Final = 4096
 """Characters in the reason of a result or rejection."""
 REASON_BYTES: Final = 4096

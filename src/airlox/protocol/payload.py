@@ -1,6 +1,7 @@
 """What an item may carry, and how it is framed: 4-byte length ‖ canonical JSON meta ‖ body.
 
-The form depends on the session: in floor sessions no field beyond 0.1.0's is known. Structure is
+The form depends on the session: in floor sessions no field beyond 0.1.0's is known, but for `to`
+and `reply_to`, for which a person asks and which 0.1.0 refuses item by item. Structure is
 checked here (ValidationError); whether the content is allowed is policy.py's question.
 Source: docs/protocol.md, "Payloads".
 """
@@ -14,7 +15,9 @@ from msgspec import UNSET, UnsetType
 
 from airlox.errors import EncodingError, LimitError, ValidationError
 from airlox.protocol import canonical, limits
+from airlox.protocol.addressing import check_recipients
 from airlox.protocol.canonical import U32, Wire
+from airlox.protocol.encoding import parse_item_id
 from airlox.protocol.item import ItemRef, Kind
 from airlox.protocol.job import (
     FloorPythonJob,
@@ -29,14 +32,30 @@ from airlox.protocol.keys import parse_public_key
 from airlox.protocol.manifest import JobKind, check_kinds
 
 
-class Text(Wire, frozen=True, kw_only=True):
+class Addressed(Wire, frozen=True, kw_only=True):
+    """What says whom a message or file is for; both left out when unused.
+
+    They are sealed with the content: a relay does not learn who talks to whom.
+    """
+
+    reply_to: str | UnsetType = UNSET
+    to: tuple[str, ...] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.to is not UNSET:
+            check_recipients(self.to)
+        if self.reply_to is not UNSET:
+            parse_item_id(self.reply_to)
+
+
+class Text(Addressed, frozen=True, kw_only=True):
     """A message, Markdown."""
 
     text: str
     type: Literal["text"] = "text"
 
 
-class File(Wire, frozen=True, kw_only=True):
+class File(Addressed, frozen=True, kw_only=True):
     """A file; its bytes are the body."""
 
     mime: str

@@ -9,10 +9,12 @@ Source: docs/protocol.md, "Events" and "Items".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from airlox.errors import (
     AirloxError,
@@ -24,7 +26,8 @@ from airlox.errors import (
     SignatureError,
 )
 from airlox.protocol import canonical, limits
-from airlox.protocol.cert import Join, parse_join
+from airlox.protocol.addressing import Post, Reason, count_hops, reasons_for
+from airlox.protocol.cert import ClientKind, Join, parse_join
 from airlox.protocol.chain import Alarm, Chain, linked_refs
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey, b64u_decode, parse_item_id
@@ -47,6 +50,7 @@ from airlox.protocol.job import Job, Result, bind_result, check_result_for_job
 from airlox.protocol.keys import Role, parse_public_key
 from airlox.protocol.manifest import Feature, Manifest
 from airlox.protocol.payload import (
+    Addressed,
     File,
     JobCancel,
     Meta,
@@ -98,7 +102,10 @@ class Participant(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A verified, decrypted item. `meta` is its content, `body` the bytes of a file."""
+    """A verified, decrypted item. `meta` is its content, `body` the bytes of a file.
+
+    `for_me` says why it concerns the participant whose view this is; empty when it does not.
+    """
 
     seq: int
     author: Participant
@@ -106,6 +113,7 @@ class Item(msgspec.Struct, frozen=True):
     ref: ItemRef
     meta: Meta
     body: bytes
+    for_me: tuple[Reason, ...] = ()
 
     @property
     def id(self) -> ItemId:
@@ -126,6 +134,18 @@ class Item(msgspec.Struct, frozen=True):
     @property
     def refs(self) -> tuple[ItemRef, ...]:
         return self.envelope.header.refs
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """Whom it is addressed to: participant keys and words such as `role:sender`."""
+        to = self.meta.to if isinstance(self.meta, Addressed) else UNSET
+        return () if to is UNSET else to
+
+    @property
+    def reply_to(self) -> ItemId | None:
+        """The item it replies to, as its author says: that item may be unknown here."""
+        reply_to = self.meta.reply_to if isinstance(self.meta, Addressed) else UNSET
+        return None if reply_to is UNSET else ItemId(reply_to)
 
     @property
     def author_name(self) -> str:
@@ -209,9 +229,13 @@ IGNORED: Final = Change("ignored")
 class SessionView:
     """See the module's text. Not safe to share between threads: its owner holds the lock."""
 
-    def __init__(self, manifest: Manifest, session_key: bytes) -> None:
+    def __init__(
+        self, manifest: Manifest, session_key: bytes, reader: PublicKey | None = None
+    ) -> None:
+        """`reader` is the participant whose view this is: `Item.for_me` is said of them."""
         self.manifest = manifest
         self._session_key = session_key
+        self._reader = reader
         self.last_seq = -1
         self.closed: str | None = None
         """The relay's reason, once it said the session ended."""
@@ -447,7 +471,12 @@ class SessionView:
         payload = decrypt_item(envelope, blob, self._session_key)
         meta, body = decode_payload(payload, full=self.manifest.is_full)
         check_payload(self.manifest, author.role, envelope.header, meta, body)
-        return Item(seq, author, envelope, ref, meta, body)
+        item = Item(seq, author, envelope, ref, meta, body)
+        return msgspec.structs.replace(item, for_me=self._reasons(item))
+
+    def _reasons(self, item: Item) -> tuple[Reason, ...]:
+        reader = self.participants.get(self._reader) if self._reader is not None else None
+        return () if reader is None else reasons_for(self.post_of(item), reader.public, reader.role)
 
     def _learn(self, item: Item) -> None:
         meta, author = item.meta, item.author
@@ -480,6 +509,46 @@ class SessionView:
     def item(self, item_id: str) -> Item | None:
         record = self.records.get(ItemId(item_id))
         return record.item if record else None
+
+    # ── whom items are for ──────────────────────────────────────────────────────────────────
+
+    def post_of(self, item: Item) -> Post:
+        """What of an item decides whom it is for.
+
+        Who wrote the item that it replies to, or the job that it answers, is taken from what was
+        announced before it. A relay that makes up such an announcement wakes nobody by that alone:
+        what wakes is an item that its author signed.
+        """
+        job = item.meta.job.id if isinstance(item.meta, Result) else None
+        return Post(
+            author=item.author.public,
+            author_role=item.author.role,
+            kind=item.kind,
+            to=item.to,
+            replied_author=self._author_before(item.seq, item.reply_to),
+            job_author=self._author_before(item.seq, job),
+        )
+
+    def _author_before(self, seq: int, item_id: str | None) -> PublicKey | None:
+        record = None if item_id is None else self.records.get(ItemId(item_id))
+        known = record is not None and record.seq < seq and record.status is not ItemStatus.REFUSED
+        return record.author.public if known and record and record.author else None
+
+    def hops(self, item: Item) -> int:
+        """How many posts in a row were by no person, along the replies up to this item.
+
+        It ends where a reply names no item, or one that was not opened or not announced before.
+        """
+        return count_hops(self._authors_behind(item))
+
+    def _authors_behind(self, item: Item) -> Iterator[ClientKind]:
+        before: Item | None = item
+        while before is not None:
+            yield before.author.join.kind
+            last, named = before, before.reply_to
+            before = None if named is None else self.item(named)
+            if before is not None and before.seq >= last.seq:
+                return
 
     # ── runners and results ─────────────────────────────────────────────────────────────────
 
