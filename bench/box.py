@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airlox import Session
 
 READY_S = 30.0
+NAME = "box"
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,20 @@ class Box:
 
     name: str
     cache: Path
+    relay_pid: int
+    runner_pid: int
 
     @property
     def environ(self) -> dict[str, str]:
         return {"AIRLOX_CACHE_DIR": str(self.cache)}
 
+    def command(self, *words: str) -> list[str]:
+        """The words of a command; it needs `environ`."""
+        return [str(BIN / "airlox"), *words]
+
     def airlox(self, *words: str, cwd: Path | None = None, timeout_s: float = 60) -> None:
         """One command, in a process of its own."""
-        run([str(BIN / "airlox"), *words], env=self.environ, cwd=cwd, timeout=timeout_s)
+        run(self.command(*words), env=self.environ, cwd=cwd, timeout=timeout_s)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -48,23 +55,29 @@ class Box:
 
 
 @contextmanager
-def box() -> Iterator[Box]:
-    """Relay and runner in processes of their own, the runner approved."""
-    with folder() as root, relay("--data", str(root / "relay")) as (address, _):
-        ours = Box("box", root / "you")
-        environ = ours.environ | {"AIRLOX_RELAY": address}
-        adding = [str(BIN / "airlox"), "machine", "add", ours.name, "--yes"]
+def box(*runner_flags: str) -> Iterator[Box]:
+    """Relay and runner in processes of their own, the runner approved.
+
+    `runner_flags` go to the one command that `machine add` prints for the machine.
+    """
+    with folder() as root, relay("--data", str(root / "relay")) as (address, relay_pid):
+        environ = {"AIRLOX_RELAY": address, "AIRLOX_CACHE_DIR": str(root / "you")}
+        adding = [str(BIN / "airlox"), "machine", "add", NAME, "--yes"]
         with process(
             adding, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ
         ) as adder:
-            command = _printed(adder)
-            invite = command.split("'")[1]
-            join = [str(BIN / "airlox"), "runner", "join", "--name", ours.name]
-            mine = {"AIRLOX_CACHE_DIR": str(root / "machine"), "AIRLOX_INVITE": invite}
+            command = " ".join([_printed(adder), *runner_flags])
+            theirs = {
+                "AIRLOX_CACHE_DIR": str(root / "machine"),
+                "AIRLOX_RELAY": address,
+                "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            }
             quiet = subprocess.DEVNULL
-            with process(join, stdout=quiet, stderr=quiet, env=os.environ | mine):
+            words = ["sh", "-c", f"exec env {command}"]  # no shell stays in between
+            with process(words, stdout=quiet, stderr=quiet, env=theirs) as runner:
                 adder.wait(READY_S)
-                ours.airlox("run", "--on", ours.name, "--", "true")
+                ours = Box(NAME, root / "you", relay_pid, runner.pid)
+                ours.airlox("run", "--on", NAME, "--", "true")
                 yield ours
 
 
@@ -73,5 +86,5 @@ def _printed(adder: subprocess.Popen[str]) -> str:
     assert adder.stdout is not None
     for line in adder.stdout:
         if "airlox runner join" in line:
-            return line
+            return line.strip()
     raise RuntimeError("machine add printed no command")

@@ -130,9 +130,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int, *, peak: bool = False) -> int:
+    """The memory of a process now, or the most it had."""
+    field = "VmHWM:" if peak else "VmRSS:"
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(field):
             return int(line.split()[1]) * 1024
     return 0
 
