@@ -358,10 +358,10 @@ def test_runners_and_jobs() -> None:
         assert api.post_job(b"frame", '{"type":"any"}') == Assigned(KEY, 7)
         assert api.job("j").reason == "cancelled"
         assert api.job("j").runner == KEY
-        api.heartbeat("j", free_slots=2)
+        api.heartbeat("j", 2, ["j"])
         api.close()
     assert recorder.requests[1].headers["airlox-target"] == '{"type":"any"}'
-    assert json.loads(recorder.requests[5].body) == {"job": "j", "slots": 2}
+    assert json.loads(recorder.requests[5].body) == {"job": "j", "slots": 2, "jobs": ["j"]}
 
 
 def test_a_job_that_waits() -> None:

@@ -84,7 +84,7 @@ async def _play() -> History:
     runner, said, job = people["r"].public, people["s"].say("hello"), _job()
     await play(wire.items(sid), said.frame(), "s")
     await play(wire.approve(sid, runner), b"", "o")
-    await play(wire.heartbeat(sid), '{"job":null,"free_slots":2}', "r")
+    await play(wire.heartbeat(sid), '{"job":null,"slots":2,"jobs":[]}', "r")
     await play(wire.jobs(sid), job.frame(), "s", airlox_target=ANY)
     await play(wire.claim(sid, job.ref.id), b"", "r")
     store = relay.core.store

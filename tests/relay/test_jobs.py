@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +206,67 @@ def test_in_a_full_session_slots_count_and_busy_is_said(relay: RelayThread) -> N
     crew.beat(runner, slots=2)
     assert crew.submit(crew.job()).status == 201
     crew.beat(runner, slots=0)  # takes no more
+    assert crew.submit(crew.job()).error == "409 runner_busy"
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_heartbeat_that_is_overtaken_by_a_result_takes_no_slot(
+    relay: RelayThread, slots: int
+) -> None:
+    """P-REL-10: who has seen a result finds its slot free."""
+    crew = Crew(relay, full=True)
+    runner = crew.runner()
+    crew.beat(runner, slots=slots)
+    running = [crew.job() for _ in range(slots)]
+    for item in running:
+        assert crew.submit(item).status == 201
+        crew.claim(runner, item)
+    # said before the result of the last was here
+    late: dict[str, Any] = {"slots": 0, "jobs": [item.ref.id for item in running]}
+    runner.send(crew.result(runner, running[-1]))
+    crew.beat(runner, **late)
+    following = crew.job()
+    assert crew.submit(following).status == 201
+    assert crew.submit(crew.job()).error == "409 runner_busy"
+    crew.beat(runner, **late)
+    assert crew.submit(crew.job()).error == "409 runner_busy"
+    # the next one begins before the runner knows that the last is over
+    crew.claim(runner, following)
+    crew.beat(runner, slots=-1, jobs=[*late["jobs"], following.ref.id])
+    assert crew.submit(crew.job()).error == "409 runner_busy"
+
+
+def test_who_names_jobs_that_nobody_knows_has_no_slot_more(relay: RelayThread) -> None:
+    crew = Crew(relay, full=True)
+    runner = crew.runner()
+    crew.beat(runner, slots=0, jobs=["no such job"])
+    assert crew.submit(crew.job()).error == "409 runner_busy"
+    crew.beat(runner, slots=1, jobs=["no such job"])
+    assert crew.submit(crew.job()).status == 201
+
+
+@pytest.mark.parametrize("says_so", ["result", "heartbeat"])
+def test_the_slot_of_a_job_that_was_given_up_is_not_free_until_it_is_over(
+    relay: RelayThread, clock: Clock, says_so: str
+) -> None:
+    """P-REL-10: it may be running all the same."""
+    crew = Crew(relay, full=True)
+    runner = crew.runner()
+    item = crew.job()
+    crew.submit(item)
+    crew.claim(runner, item)
+    late: dict[str, Any] = {"slots": 0, "jobs": [item.ref.id]}
+    crew.beat(runner, **late)
+    clock.turn(GRACE_S + 1)
+    until(lambda: crew.state(item) == ("failed", "runner_lost"))
+    crew.beat(runner, **late)
+    assert crew.submit(crew.job()).error == "409 runner_busy"
+    if says_so == "result":
+        runner.send(crew.result(runner, item))
+        crew.beat(runner, **late)
+    else:
+        crew.beat(runner, slots=1)
+    assert crew.submit(crew.job()).status == 201
     assert crew.submit(crew.job()).error == "409 runner_busy"
 
 

@@ -30,16 +30,23 @@ def test_a_flood_of_assignments_is_bounded() -> None:
 
 def test_free_slots_and_the_oldest_job() -> None:
     slots = Slots(2)
-    assert (slots.free, slots.current) == (2, None)
+    assert (slots.free, slots.left, slots.current, slots.taken) == (2, 2, None, ())
     slots.take(A)
     slots.take(B)
     slots.take(C)  # a relay may give more than there is room for
-    assert (slots.free, slots.current) == (0, A)
+    assert (slots.free, slots.left, slots.current, slots.taken) == (0, -1, A, (A, B, C))
     slots.give_back(A)
     slots.give_back(A)
-    assert (slots.free, slots.current) == (0, B)
+    assert (slots.free, slots.left, slots.current, slots.taken) == (0, 0, B, (B, C))
     slots.give_back(B)
-    assert (slots.free, slots.current) == (1, C)
+    assert (slots.free, slots.left, slots.current, slots.taken) == (1, 1, C, (C,))
+
+
+def test_of_jobs_without_end_a_bounded_number_is_named() -> None:
+    slots = Slots(2)
+    for number in range(100):
+        slots.take(ItemId(str(number)))
+    assert slots.taken == ("0", "1", "2", "3")
 
 
 def test_one_that_is_closed_has_no_room() -> None:

@@ -102,7 +102,10 @@ class Relay:
     def within(self, deadline: Deadline) -> Relay:
         return self
 
-    def heartbeat(self, job: str | None, free: int | None, *, stopping: bool) -> None:
+    def heartbeat(
+        self, job: str | None, free: int | None, jobs: tuple[str, ...], *, stopping: bool
+    ) -> None:
+        assert job == next(iter(jobs), None)
         self.beats.append((job, free))
         self.stopping = stopping
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
@@ -361,13 +361,19 @@ class RelayApi:
         self._repeat("POST", wire.reject(self.session_id, runner))
 
     def heartbeat(
-        self, job: str | None, free_slots: int | None = None, *, stopping: bool = False
+        self,
+        job: str | None,
+        free_slots: int | None = None,
+        jobs: Sequence[str] = (),
+        *,
+        stopping: bool = False,
     ) -> None:
-        """`free_slots` is for full sessions; 0.1.0 relays and floor sessions get none. `stopping`:
-        nor does any slot become free any more."""
+        """`free_slots`, beside those that `jobs` have, are for full sessions; 0.1.0 relays and
+        floor sessions hear of neither. `stopping`: nor does any slot become free any more."""
         body: dict[str, object] = {"job": job}
         if free_slots is not None:
             body["slots"] = free_slots
+            body["jobs"] = jobs
             if stopping:
                 body["stopping"] = True
         self._repeat("POST", wire.heartbeat(self.session_id), msgspec.json.encode(body))

@@ -39,7 +39,7 @@ class Event(NamedTuple):
 class Presence:
     """Whether a runner is there. Lives as long as the process; times are ticks."""
 
-    __slots__ = ("capacity", "heartbeat_ms", "lost_ms", "seen_ms", "streams")
+    __slots__ = ("capacity", "heartbeat_ms", "lost_ms", "seen_ms", "streams", "taking")
 
     def __init__(self, now_ms: int) -> None:
         self.streams = 0
@@ -50,6 +50,8 @@ class Presence:
         """Last sign of life; a start of the relay counts as one."""
         self.capacity = 1
         """Jobs the runner takes at a time, by its own word."""
+        self.taking: frozenset[ItemId] = frozenset()
+        """Those that it last named as having its slots, and those that were given up since."""
 
 
 class Participant:

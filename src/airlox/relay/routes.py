@@ -33,7 +33,7 @@ from airlox.relay.runners import Heartbeat
 from airlox.relay.state import Session
 from airlox.relay.store.base import BlobReader
 
-HEARTBEAT_BYTES: Final = 1024
+HEARTBEAT_BYTES: Final = 4096
 READ_BYTES: Final = 256 << 10
 
 Handler = Callable[[Relay, Call], Awaitable[None]]

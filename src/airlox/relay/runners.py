@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from airlox.protocol.encoding import ItemId
 from airlox.protocol.job import AnyRunner, OneRunner, Target
 from airlox.protocol.wire import JobState
 from airlox.relay.entities import Job, Participant
@@ -25,11 +26,12 @@ RECONNECT_MS = 10_000
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a runner says of itself every few seconds. `slots`: how many more jobs it would take;
-    `stopping`: none, also when those it has are over."""
+    """What a runner says of itself every few seconds. `jobs`: those it took and knows not to be
+    over; `slots`: how many more it would take; `stopping`: none, also when they are over."""
 
     job: str | None = None
     slots: int | None = None
+    jobs: tuple[ItemId, ...] = ()
     stopping: bool = False
 
 
@@ -81,9 +83,17 @@ class Runners:
         ]
 
     def free_slots(self, session: Session, runner: Participant) -> int:
-        """In a floor session a runner takes one job at a time, whatever it says."""
-        capacity = runner.presence.capacity if session.manifest.is_full else 1
-        return capacity - len(session.jobs_of(runner.key))
+        """In a floor session a runner takes one job at a time, whatever it says.
+
+        A slot is free as soon as the result is here: whoever has seen it may post the next job
+        before the runner knows that it arrived.
+        """
+        active = session.jobs_of(runner.key)
+        if not session.manifest.is_full:
+            return 1 - len(active)
+        presence = runner.presence
+        given_up = sum(session.is_given_up(job) for job in presence.taking)
+        return presence.capacity - len(active) - given_up
 
     def ready(self, session: Session) -> Iterable[Participant]:
         """Those that jobs that wait may be given to: approved, and certainly there."""
@@ -124,20 +134,20 @@ class Runners:
         presence = runner.presence
         presence.heartbeat_ms = presence.seen_ms = self._core.clock.ticks_ms()
         if beat.slots is not None and session.manifest.is_full:
-            # Jobs it has claimed count as taken in its own figure; those on their way do not.
-            running = sum(
-                job.state == JobState.RUNNING for job in session.jobs_of(runner.key).values()
-            )
-            more = max(0, min(beat.slots, 1000)) + running
-            presence.capacity = 0 if beat.stopping else more
+            # Jobs it has claimed count as taken in its own figure; those on their way do not. One
+            # whose result came while this was under way is among those it names, beside the next.
+            presence.taking = frozenset(job for job in beat.jobs if job in session.jobs)
+            active = session.jobs_of(runner.key)
+            running = {job for job in active if active[job].state == JobState.RUNNING}
+            capacity = beat.slots + len(presence.taking | running)
+            presence.capacity = 0 if beat.stopping else max(0, min(capacity, 1000))
         self._core.stir(session)
 
     def doubt_slot_of(self, session: Session, job: Job) -> None:
         """A job ends of which its runner said nothing: it may be running all the same, so its slot
-        is not free until the runner says so."""
+        is not free until the runner says so, or its result comes."""
         if job.runner is not None and job.state == JobState.RUNNING:
-            presence = session.participants[job.runner].presence
-            presence.capacity = max(0, presence.capacity - 1)
+            session.participants[job.runner].presence.taking |= {job.id}
 
     def listing(self, session: Session) -> list[dict[str, object]]:
         """What `GET /runners` says."""

@@ -221,6 +221,11 @@ class Session:
         """Jobs a runner was given and has not ended."""
         return self._jobs_of.get(runner, _NO_JOBS)
 
+    def is_given_up(self, job_id: ItemId) -> bool:
+        """Whether a job was ended without a result: its runner may be running it all the same."""
+        job = self.jobs.get(job_id)
+        return job is not None and job.is_over and job.result is None
+
     def under_way(self, job_id: ItemId) -> Job | None:
         """A job that has not ended: with a runner, or waiting for one."""
         return self.active_jobs.get(job_id) or self.waiting.get(job_id)

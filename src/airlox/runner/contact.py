@@ -63,10 +63,6 @@ class Contact:
         """The relay has the job's answer, or none is due: it should know of the free slot."""
         self._slots.give_back(job)
         self._settled.set()
-        self.beat_soon()
-
-    def beat_soon(self) -> None:
-        """Something changed that the relay should know of."""
         self._beat.set()
 
     def stop_taking(self) -> None:
@@ -122,7 +118,7 @@ class Contact:
         """One heartbeat: from it on the relay knows that the runner is there."""
         try:
             async with self._counting:
-                await self._bench.threads.call(self._heartbeat)
+                await self._bench.threads.call(self._heartbeat())
         except (ConnectionLost, RelayError) as error:
             api = self._bench.link.api
             ended = api.end_of_session(error) if isinstance(error, RelayError) else error
@@ -180,10 +176,12 @@ class Contact:
         """In any thread: a result is out of the spool."""
         self._loop.call_soon_threadsafe(self.settle, job)
 
-    def _heartbeat(self) -> None:
-        free = self._slots.free if self._bench.manifest.is_full else None
+    def _heartbeat(self) -> Callable[[], None]:
+        """The call that says how things are now: it is made in a thread, and they may change."""
+        slots = self._slots
         api = self._bench.link.api.within(Deadline.after(CALL_S))
-        api.heartbeat(self._slots.current, free, stopping=self._stopping)
+        left = slots.left if self._bench.manifest.is_full else None
+        return partial(api.heartbeat, slots.current, left, slots.taken, stopping=self._stopping)
 
     def _tidy_session(self) -> None:
         options = self._bench.options

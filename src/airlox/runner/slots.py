@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from airlox.errors import JobRefused
@@ -83,6 +84,18 @@ class Slots:
     def current(self) -> ItemId | None:
         """The job that was claimed first of those without an answer, for the heartbeat."""
         return next(iter(self._taken), None)
+
+    @property
+    def left(self) -> int:
+        """Slots less the jobs in `taken`: below 0 when the relay, which knew first that a job is
+        over, has filled its slot already."""
+        return self.count - len(self._taken)
+
+    @property
+    def taken(self) -> tuple[ItemId, ...]:
+        """The jobs that the relay gave this runner and that are not over, the first claimed first.
+        No more of them than an honest relay can have given."""
+        return tuple(islice(self._taken, 2 * self.count))
 
     @property
     def known(self) -> tuple[ItemId, ...]:

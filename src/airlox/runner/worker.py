@@ -298,7 +298,7 @@ class _Worker:
         """What the session tells cannot be kept: no job is taken any more."""
         self._deaf = self._deaf or error
         self._slots.close()
-        self._contact.beat_soon()
+        self._contact.stop_taking()
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
