@@ -13,6 +13,7 @@
     ├── ConnectionLost         the relay could not be reached, or the line broke
     ├── SessionClosed          the session ended, expired, or this participant was cut off
     ├── JobRefused             a job was not accepted (carries the reason)
+    ├── TransferError          a transfer code did not bring its invite across
     ├── WaitTimeout            a wait reached its deadline
     ├── StorageError           a local file could not be read or written
     ├── TreeError              a working tree cannot be sent or applied
@@ -129,6 +130,25 @@ class JobRefused(AirloxError):
     """A job was not accepted; `code` names the reason (`no_runner_available`, `runner_busy`, …)."""
 
     code = "job_refused"
+
+
+class TransferError(AirloxError):
+    """A transfer code did not bring its invite across; `code` says why.
+
+    At either end: `code_expired`, `code_used`, `code_void` (three wrong guesses), `code_cancelled`,
+    `code_gone` (the relay lost it), `not_compared` (somebody said the verifiers differ). At the
+    receiver: `code_mistyped`, `code_unknown`, `code_wrong` (other words), `code_busy`,
+    `wrong_role`, `too_many_guesses`. At the sender: `not_received`.
+    `retry_after_s` is after how many seconds another try is taken, where the relay says that.
+    """
+
+    code = "transfer"
+
+    def __init__(
+        self, message: str, *, code: str, hint: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class WaitTimeout(AirloxError):
