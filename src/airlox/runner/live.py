@@ -4,7 +4,7 @@ Rules
 - Nothing here ever holds up the job: `write` keeps what it gets in a bounded buffer and returns.
   Output that comes faster than the line or the rate allows loses its oldest part, and a line says
   how much; the last bytes are always kept.
-- A segment leaves at most every 50 ms, or when 48 KiB wait; the first bytes after a pause leave
+- A segment leaves at most every 20 ms, or when 48 KiB wait; the first bytes after a pause leave
   at once.
 - Output is redacted across the cuts. What may be the beginning of a path waits for at most
   100 ms: then it is shown, for a prompt without a newline must not hang.
@@ -26,7 +26,7 @@ from airlox.protocol.live import STDERR, STDOUT, LiveWriter, Piece
 from airlox.runner.patience import may_pass
 from airlox.runner.redact import Redactor
 
-FLUSH_S: Final = 0.05
+FLUSH_S: Final = 0.02
 HOLD_S: Final = 0.1
 SEGMENT_BYTES: Final = 48 * limits.KIB
 SEGMENT_PIECES: Final = 4096
