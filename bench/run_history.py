@@ -1,7 +1,7 @@
 """`airlox run` in a session that has run thousands of jobs already, beside a session that is new.
 
-Each run has an empty cache and nothing but the sender's link, as a hosted agent has: it joins, reads
-the session as far as it must, posts a job and checks its signed result.
+Each run has an empty cache and nothing but the sender's link, as a hosted agent has: it joins,
+reads the session as far as it must, posts a job and checks its signed result.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def memory(ours: Box) -> list[Row]:
     return [*found, Row(what, client / MEGABYTE, small / MEGABYTE, "MB", "run -- true", "–")]
 
 
-def peak_of(argv: Sequence[str], environ: dict[str, str]) -> int:
+def peak_of(argv: list[str], environ: dict[str, str]) -> int:
     """The largest resident size of a command, in bytes."""
     sink = os.open(os.devnull, os.O_WRONLY)
     try:
