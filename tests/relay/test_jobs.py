@@ -582,3 +582,26 @@ def test_jobs_are_as_they_were_after_a_restart(tmp_path: Path, clock: Clock) -> 
         assert runner.send(crew.result(runner, done)).error == "409 duplicate"
         assert runner.send(crew.result(runner, open_job)).status == 201
         assert crew.state(open_job) == ("finished", None)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_result_finds_room_where_nothing_else_does(clock: Clock, lost: bool) -> None:
+    """A job that was let in may end: also after it was given up, for its result still counts."""
+    with RelayThread(clock=clock, max_items=4) as relay:
+        crew = Crew(relay, full=True)
+        runner = crew.runner()
+        crew.beat(runner)
+        item = crew.job()
+        crew.submit(item)
+        crew.claim(runner, item)
+        crew.owner.say("second")
+        crew.sender.say("third")
+        crew.owner.say("fourth")
+        assert crew.owner.send(crew.owner.person.say("x", at_ms=now_ms())).status == 507
+        if lost:
+            clock.turn(GRACE_S + 1)
+            until(lambda: crew.state(item) == ("failed", "runner_lost"))
+        assert runner.send(crew.result(runner, item)).status == 201
+        assert crew.state(item)[0] == "finished"
+        other = crew.owner.person.say("x", at_ms=now_ms())
+        assert crew.owner.send(other).status == 507

@@ -202,10 +202,14 @@ class Items:
         gives the job whose cancel that is."""
         quotas, header = self._core.quotas, envelope.header
         named = chosen_refs(header)[:1]  # an approval may link to a job, and is no cancel of it
-        job = session.under_way(ItemId(named[0].id)) if named else None
-        if job is not None and header.kind is Kind.RESULT and job.runner == author.key:
-            quotas.check_room_for_end(session)
-            return None
+        job_id = ItemId(named[0].id) if named else None
+        if job_id is not None and header.kind is Kind.RESULT:
+            # One that comes after the job was given up counts too.
+            ended = session.jobs.get(job_id)
+            if ended is not None and ended.runner == author.key and ended.result is None:
+                quotas.check_room_for_end(session)
+                return None
+        job = session.under_way(job_id) if job_id is not None else None
         try:
             quotas.check_room_for_item(session, author, blob_bytes)
         except Refusal:
