@@ -146,6 +146,33 @@ def test_a_file_that_is_refused_sends_the_bare_result(tmp_path: Path, relay: Rel
     assert relay.got == ["file-a", "bare 1"]
 
 
+@pytest.mark.parametrize("on_the_disk", [True, False])
+def test_a_file_for_which_there_is_no_room_keeps_no_result(
+    tmp_path: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch, on_the_disk: bool
+) -> None:
+    relay.refuses["file-b"] = [RelayError(507, "full", "no room")] * 100
+    spool = spool_in(tmp_path, relay)
+    if not on_the_disk:
+        monkeypatch.setattr(spool, "_store", refuse_to_store)
+    spool.add(parcel(1, "file-a", "file-b"))
+    spool.add(parcel(2))
+    spool.post_all(relay.hear)
+    assert relay.got == ["file-a", "bare 1", "result 2"]
+
+
+def test_a_file_waits_for_room_that_will_come(tmp_path: Path, relay: Relay) -> None:
+    full = RelayError(507, "full", "the relay's disk is nearly full", retry_after_s=5)
+    relay.refuses["file-b"] = [full] * 100
+    spool = spool_in(tmp_path, relay)
+    spool.add(parcel(1, "file-b"))
+    spool.post_all(relay.hear)
+    assert (relay.got, relay.pauses) == (["file-b", "result 1"], 100)
+
+
+def refuse_to_store(_: object) -> None:
+    raise StorageError("the disk is full")
+
+
 def test_a_result_that_is_refused_is_given_up_and_blocks_nothing(
     tmp_path: Path, relay: Relay
 ) -> None:

@@ -21,6 +21,9 @@ SPREAD: Final = 0.25
 _DOUBLINGS: Final = 10
 _LATER: Final = frozenset({429, 500, 502, 503, 504, 507})
 
+ROOM_TRIES: Final = 6
+"""About half a minute."""
+
 T = TypeVar("T")
 Pause = Callable[[float], bool]
 """Waits some seconds and says whether to go on."""
@@ -41,14 +44,29 @@ def may_pass(error: AirloxError) -> bool:
     return isinstance(error, ConnectionLost) and error.code != "closed"
 
 
+def may_find_room() -> Callable[[AirloxError], bool]:
+    """As `may_pass`, for one call that something worth more waits behind: a relay that has no room
+    and names no time when it will is asked a few times only."""
+    refusals = count(1)
+
+    def passes(error: AirloxError) -> bool:
+        if isinstance(error, RelayError) and error.status == 507 and error.retry_after_s is None:
+            return next(refusals) < ROOM_TRIES
+        return may_pass(error)
+
+    return passes
+
+
 def patiently(
     call: Callable[[], T],
     pause: Pause,
     *,
     until: Deadline | None = None,
+    passes: Callable[[AirloxError], bool] = may_pass,
     on_wait: Callable[[AirloxError], None] | None = None,
 ) -> T:
-    """What `call` returns, once it does; blocking. `on_wait` hears of the first failure.
+    """What `call` returns, once it does; blocking. `on_wait` hears of the first failure, `passes`
+    says of each whether it is waited out.
 
     Raises what will not pass, the last failure when the time is over, and ConnectionLost (code
     `closed`) when `pause` says to stop.
@@ -57,7 +75,7 @@ def patiently(
         try:
             return call()
         except (ConnectionLost, RelayError, StorageError) as error:
-            if not may_pass(error) or (until is not None and until.passed):
+            if not passes(error) or (until is not None and until.passed):
                 raise
             if failures == 0 and on_wait is not None:
                 on_wait(error)

@@ -10,8 +10,8 @@ Rules
 - A job's frames appear whole or not at all, and are on the disk before the first is posted.
 - Each frame keeps its item id through every try, restarts included: the relay's `duplicate` means
   that an earlier try arrived.
-- A result goes out only after its out files; an out file the relay will never take makes the
-  result go without any, since a reader waits for every file that a result names.
+- A result goes out only after its out files; an out file the relay will never take, or has no room
+  for, makes the result go without any, since a reader waits for every file that a result names.
 - When the disk is full the frames stay in memory: they then survive no restart, but are not lost.
 - What a disk that became read-only does not let go is posted once, and again at the next start.
 """
@@ -33,7 +33,7 @@ from airlox.errors import AirloxError, RelayError, SessionClosed, StorageError
 from airlox.protocol import canonical, limits
 from airlox.protocol.encoding import ItemId, parse_item_id
 from airlox.protocol.item import ItemRef, SealedItem
-from airlox.runner.patience import Pause, patiently
+from airlox.runner.patience import Pause, may_find_room, may_pass, patiently
 from airlox.sandbox.collect import remove_tree
 
 FRAME_BYTES: Final = limits.ITEM_BYTES + limits.ENVELOPE_BYTES + limits.META_BYTES
@@ -160,7 +160,7 @@ class Spool:
     def _post_parcel(self, parcel: Parcel) -> None:
         try:
             for item in parcel.files:
-                self._deliver(item.frame())
+                self._deliver(item.frame(), may_find_room())
         except RelayError:
             self._deliver(parcel.bare.frame())
         else:
@@ -175,17 +175,17 @@ class Spool:
         )
         try:
             for path in files:
-                self._deliver(_read_frame(path))
+                self._deliver(_read_frame(path), may_find_room())
                 _let_go(path)
         except RelayError:
             result = bare
         if result is not None:
             self._deliver(_read_frame(result))
 
-    def _deliver(self, frame: bytes) -> None:
+    def _deliver(self, frame: bytes, passes: Callable[[AirloxError], bool] = may_pass) -> None:
         """Post one frame until the relay has it. Raises RelayError when it never will."""
         try:
-            patiently(partial(self._post, frame), self._pause)
+            patiently(partial(self._post, frame), self._pause, passes=passes)
         except RelayError as error:
             if error.code == "duplicate":
                 return
