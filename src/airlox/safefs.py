@@ -142,18 +142,28 @@ def save_new(folder: AnyPath, name: str, data: bytes, *, mode: int = 0o600) -> P
     """
     from pathlib import Path
 
+    return Path(folder, _save_numbered(os.fspath(folder), None, name, data, mode))
+
+
+def save_new_at(folder_fd: int, name: str, data: bytes, *, mode: int = 0o600) -> str:
+    """`save_new` in an open folder; returns the name that was free."""
+    return _save_numbered("", folder_fd, name, data, mode)
+
+
+def _save_numbered(folder: str, folder_fd: int | None, name: str, data: bytes, mode: int) -> str:
     _check_plain(name)
     for number in range(_MOST_SUFFIXES + 1):
-        target = Path(folder, _numbered(name, number))
+        free = _numbered(name, number)
+        target = os.path.join(folder, free)
         try:
-            _write_new(os.fspath(target), data, mode)
+            _write_new(target, data, mode, dir_fd=folder_fd)
         except FileExistsError:
             continue
         except OSError as e:
             raise _storage_error("write", target, e) from None
-        return target
+        return free
     raise StorageError(
-        f"{os.fspath(folder)} already holds {_MOST_SUFFIXES} files named like {name!r}",
+        f"{folder or 'the folder'} already holds {_MOST_SUFFIXES} files named like {name!r}",
         code="exists",
     )
 

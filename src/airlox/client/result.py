@@ -23,12 +23,12 @@ from airlox.protocol.job import (
     Peak,
 )
 from airlox.protocol.job import Result as ResultMeta
-from airlox.safefs import save_new
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airlox.client.pulling import Change, Pulled, Returned
+    from airlox.client.saving import Content
 
 CONTAINER: Final = "out.zip"
 """Out files that are no images at the top travel in one archive of this name."""
@@ -148,11 +148,39 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises StorageError.
         """
-        saved = []
-        for path, load in self._contents():
-            *parents, name = path.split("/")
-            saved.append(save_new(_make_folders(os.fspath(folder), parents), name, load()))
+        from airlox.client import saving
+
+        return saving.save_below(folder, self._contents())
+
+    def save_at(self, folder_fd: int, unpacked: str) -> list[str]:
+        """Write the out files as they travelled into an open folder, and what their archive holds
+        into a new folder called `unpacked` beside it; their paths from the open folder.
+
+        Nothing is overwritten, no link is followed. Raises StorageError.
+        """
+        from airlox.client import saving
+
+        travelled = [(file.name, lambda f=file: bytes_of(f)) for file in self.out_files]
+        saved = saving.save_in(folder_fd, travelled)
+        packed = [file for file in self.out_files if file.name == CONTAINER]
+        if packed:
+            within = saving.make_new_folder(folder_fd, unpacked)
+            contents = ((f"{within}/{entry.path}", load) for entry, load in _packed(packed[0]))
+            saved += saving.save_in(folder_fd, contents)
         return saved
+
+    def texts(self, *, file_bytes: int, total_bytes: int) -> dict[str, str]:
+        """The small text files in the archive, by path: each of at most `file_bytes`, together at
+        most `total_bytes`. Raises StorageError when they can no longer be had."""
+        found: dict[str, str] = {}
+        room = total_bytes
+        for file in self.out_files:
+            for entry, load in _packed(file) if file.name == CONTAINER else ():
+                text = _text_of(load()) if entry.size <= min(file_bytes, room) else None
+                if text is not None:
+                    found[entry.path] = text
+                    room -= entry.size
+        return found
 
     def _returned(self) -> Returned:
         if self.returned is None:
@@ -161,15 +189,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             raise asked_nothing()
         return self.returned
 
-    def _contents(self) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    def _contents(self) -> Iterator[Content]:
         for file in self.out_files:
-            if file.name != CONTAINER:
+            if file.name == CONTAINER:
+                yield from ((entry.path, load) for entry, load in _packed(file))
+            else:
                 yield file.name, lambda file=file: bytes_of(file)  # type: ignore[misc]
-                continue
-            archive = bytes_of(file)
-            for entry in inspect_zip(archive):
-                if not entry.is_dir:
-                    yield entry.path, lambda a=archive, e=entry: _unzip(a, e)  # type: ignore[misc]
 
     def _no_such(self, name: str) -> UsageError:
         known = ", ".join(self.paths()[:8])
@@ -247,19 +272,22 @@ def bytes_of(file: OutFile) -> bytes:
     return data
 
 
+def _packed(file: OutFile) -> Iterator[tuple[ZipEntry, Callable[[], bytes]]]:
+    """The files in the archive among the out files."""
+    archive = bytes_of(file)
+    for entry in inspect_zip(archive):
+        if not entry.is_dir:
+            yield entry, lambda e=entry: _unzip(archive, e)  # type: ignore[misc]
+
+
 def _unzip(archive: bytes, entry: ZipEntry) -> bytes:
     return b"".join(read_entry(archive, entry))
 
 
-def _make_folders(folder: str, parents: list[str]) -> str:
-    """`folder` with `parents` below it, made where missing; links are not followed."""
+def _text_of(data: bytes) -> str | None:
+    """What a file says, unless it is no text in UTF-8."""
     try:
-        os.makedirs(folder, exist_ok=True)
-        for name in parents:
-            folder = os.path.join(folder, name)
-            if os.path.islink(folder):
-                raise StorageError(f"{folder} is a symbolic link", code="not_regular")
-            os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make folder {folder}: {error.strerror}") from error
-    return folder
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

@@ -40,6 +40,15 @@ def enter(folder_fd: int, name: bytes) -> int:
     return os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
 
 
+def enter_or_make(folder_fd: int, name: bytes) -> int:
+    """Open a folder, made where it is missing."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=folder_fd)
+    except FileExistsError:
+        pass
+    return enter(folder_fd, name)
+
+
 def enter_if_open(folder_fd: int, name: bytes) -> int:
     """Open a folder that its owner may read, write and search: root could enter others too."""
     fd = enter(folder_fd, name)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from airlox.errors import StorageError
 from airlox.protocol.archive import ZipEntry, inspect_zip, read_entry
 from airlox.tree.beneath import (
-    FOLDER_FLAGS,
     NEW_FILE_FLAGS,
     Folders,
+    enter_or_make,
     opened_root,
     storage_error,
     write_all,
@@ -36,7 +36,7 @@ def extract_zip(data: bytes, folder: AnyPath) -> None:
         with opened_root(folder) as root_fd:
             if os.listdir(root_fd):
                 raise StorageError(f"{os.fspath(folder)} is not empty", code="exists")
-            with Folders(root_fd, _enter_or_make) as folders:
+            with Folders(root_fd, enter_or_make) as folders:
                 for entry in entries:
                     _extract(data, entry, folders)
     except OSError as e:
@@ -56,11 +56,3 @@ def _extract(data: bytes, entry: ZipEntry, folders: Folders) -> None:
             write_all(fd, piece)
     finally:
         os.close(fd)
-
-
-def _enter_or_make(folder_fd: int, name: bytes) -> int:
-    try:
-        os.mkdir(name, 0o755, dir_fd=folder_fd)
-    except FileExistsError:
-        pass
-    return os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
