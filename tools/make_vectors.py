@@ -1,5 +1,5 @@
-"""Writes the vectors of our own: full sessions, live output, packs, the chain, trails, odd
-signatures.
+"""Writes the vectors of our own: full sessions, live output, packs, the chain, addressed messages,
+trails, odd signatures.
 
     python tools/make_vectors.py [--check]
 
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import addressing_vectors
 import audit_vectors
 import chain_vectors
 import ed25519_odd as odd
@@ -1006,7 +1007,9 @@ def document(name: str, cases: list[Case]) -> str:
 
 
 def main() -> int:
+    terms = {"floor": FLOOR, "full": FULL}
     files = {
+        "addressing": addressing_vectors.cases(verdict, open_case, terms),
         "audit": audit_vectors.cases(verdict, RESULT),
         "chain": chain_vectors.cases(verdict),
         "changes": pull_vectors.cases(verdict),

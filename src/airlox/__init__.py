@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airlox.client.jobs import Job, OutFile, Result
     from airlox.client.progress import Progress
     from airlox.client.session import Session
-    from airlox.client.shown import ParticipantInfo, Runner
+    from airlox.client.shown import Delivery, ParticipantInfo, Runner
     from airlox.errors import (
         AirloxError,
         ConnectionLost,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         JobRefused,
         PolicyError,
         ProtocolError,
+        RecipientError,
         RelayError,
         SessionClosed,
         SignatureError,
@@ -50,6 +51,7 @@ __all__ = [
     "AuditReport",
     "ConnectionLost",
     "DecryptError",
+    "Delivery",
     "Item",
     "ItemRef",
     "Job",
@@ -59,6 +61,7 @@ __all__ = [
     "PolicyError",
     "Progress",
     "ProtocolError",
+    "RecipientError",
     "RelayError",
     "Result",
     "Runner",
@@ -77,6 +80,7 @@ _HOMES = {
     "Alarm": "airlox.protocol.chain",
     "AsyncSession": "airlox.client.aio",
     "AuditReport": "airlox.protocol.audit",
+    "Delivery": "airlox.client.shown",
     "Item": "airlox.protocol.view",
     "ItemRef": "airlox.protocol.item",
     "Job": "airlox.client.jobs",

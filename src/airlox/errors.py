@@ -19,6 +19,7 @@
     ├── TreeError              a working tree cannot be sent or applied
     ├── SandboxError           a sandbox layer cannot be had
     └── UsageError             the call itself makes no sense
+        └── RecipientError     whom a message is for cannot be told
 
 Each error carries a stable `code` for machines, a message that names the object, and, where
 there is one, a `hint` with the next step. Secrets (keys, invites, tokens) never enter either.
@@ -179,3 +180,12 @@ class UsageError(AirloxError):
     """The call or command line makes no sense as given."""
 
     code = "usage"
+
+
+class RecipientError(UsageError):
+    """A message is for nobody, for somebody who is not here, or for one of several of that name.
+
+    Nothing was sent.
+    """
+
+    code = "no_such_participant"

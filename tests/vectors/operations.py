@@ -14,6 +14,7 @@ import msgspec
 
 from airlox import errors
 from airlox.protocol import (
+    addressing,
     audit,
     canonical,
     cert,
@@ -407,6 +408,19 @@ def _read_changes(i: dict[str, Any]) -> list[list[Any]]:
     ]
 
 
+def _reasons_for(i: dict[str, Any]) -> dict[str, list[str]]:
+    post = msgspec.convert(i["post"], addressing.Post)
+    found = {
+        key: addressing.reasons_for(post, PublicKey(key), keys.Role(role))
+        for key, role in i["people"].items()
+    }
+    return {key: [reason.value for reason in reasons] for key, reasons in found.items()}
+
+
+def _count_hops(i: dict[str, Any]) -> int:
+    return addressing.count_hops(cert.ClientKind(kind) for kind in i["authors"])
+
+
 OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "canonical_text_meta": _canonical_text,
     "canonical_result_wall_ms": _canonical_result("wall_ms"),
@@ -451,4 +465,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "chain": _chain,
     "read_changes": _read_changes,
     "verify_audit": _verify_audit,
+    "recipients": lambda i: list(addressing.encode_recipients(i["words"])),
+    "reasons_for": _reasons_for,
+    "count_hops": _count_hops,
 }

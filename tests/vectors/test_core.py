@@ -13,7 +13,7 @@ from airlox import errors
 from vectors.operations import OPERATIONS, VECTORS
 
 GIVEN = "canonical certs frames invites items jobs joins keys manifests names payloads policy"
-OURS = "audit chain changes extra-policy full live packs signatures"
+OURS = "addressing audit chain changes extra-policy full live packs signatures"
 FILES = [*GIVEN.split(), "results", *OURS.split()]
 
 REFUSAL_CLASS = {
@@ -69,6 +69,8 @@ RULES_OF_VECTORS = {
     "P-CHN-3": ["chain:chain-missing-in-the-middle", "chain:chain-missing-and-renumbered"],
     "P-CHN-4": ["chain:chain-late", "chain:chain-repeated"],
     "P-CHN-5": ["chain:chain-forgotten", "chain:chain-a-text-is-never-forgotten"],
+    "P-ADR-1": ["addressing:floor-text-too-many", "addressing:full-text-role-unknown"],
+    "P-ADR-2": ["addressing:floor-text-both", "addressing:full-file-both"],
     "P-LIV-2": ["full:result-without-live", "full:result-live-head-without-segments"],
 }
 """Rules of docs/protocol.md that vectors prove, and which."""

@@ -17,9 +17,10 @@ from airlox.client.answers import JobStatus
 from airlox.client.follow import Output
 from airlox.client.jobs import Job, Result
 from airlox.client.progress import OnProgress
+from airlox.client.recipients import ReplyTo, To
 from airlox.client.references import Refs
-from airlox.client.session import AnyPath, Session
-from airlox.client.shown import ParticipantInfo, Runner
+from airlox.client.session import DELIVERIES, AnyPath, Session
+from airlox.client.shown import Delivery, ParticipantInfo, Runner
 from airlox.protocol import limits
 from airlox.protocol.chain import Alarm
 from airlox.protocol.item import ItemRef
@@ -274,13 +275,33 @@ class AsyncSession:
     async def alarms(self, *, sync: bool = True) -> list[Alarm]:
         return await self._workers.run(self._session.alarms, sync=sync)
 
-    async def send_text(self, text: str, *, refs: Refs = ()) -> ItemRef:
-        return await self._workers.run(self._session.send_text, text, refs=refs)
+    async def send_text(
+        self,
+        text: str,
+        *,
+        to: To | None = None,
+        reply_to: ReplyTo | None = None,
+        refs: Refs = (),
+    ) -> ItemRef:
+        return await self._workers.run(
+            self._session.send_text, text, to=to, reply_to=reply_to, refs=refs
+        )
 
     async def send_file(
-        self, src: AnyPath | bytes, *, name: str | None = None, refs: Refs = ()
+        self,
+        src: AnyPath | bytes,
+        *,
+        name: str | None = None,
+        to: To | None = None,
+        reply_to: ReplyTo | None = None,
+        refs: Refs = (),
     ) -> ItemRef:
-        return await self._workers.run(self._session.send_file, src, name=name, refs=refs)
+        return await self._workers.run(
+            self._session.send_file, src, name=name, to=to, reply_to=reply_to, refs=refs
+        )
+
+    async def delivery(self, limit: int = DELIVERIES) -> list[Delivery]:
+        return await self._workers.run(self._session.delivery, limit)
 
     async def sync(self) -> list[Item]:
         return await self._workers.run(self._session.sync)
@@ -297,6 +318,9 @@ class AsyncSession:
     def stream(self, timeout: float | None = None, *, history: bool = False) -> AsyncIterator[Item]:
         source = self._session.stream(timeout, history=history)
         return self._workers.iterate(source, source.close)
+
+    async def hops(self, item: Item) -> int:
+        return await self._workers.run(self._session.hops, item)
 
     async def runners(self) -> list[Runner]:
         return await self._workers.run(self._session.runners)

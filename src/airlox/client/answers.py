@@ -46,6 +46,14 @@ class RunnerEntry(msgspec.Struct, frozen=True):
     job: str | None = None
 
 
+class DeliveryEntry(msgspec.Struct, frozen=True):
+    """The relay's word on who stored an item, and for whom it is still kept."""
+
+    item: str
+    delivered: list[str] = []
+    waiting: list[str] = []
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """The relay's word on one job: `queued` with place and reason, `assigned`, `running`,
     `finished`, or `failed` with a reason."""
@@ -104,6 +112,10 @@ class PageAnswer(msgspec.Struct):
 
 class RunnersAnswer(msgspec.Struct):
     runners: list[msgspec.Raw]
+
+
+class DeliveryAnswer(msgspec.Struct):
+    items: list[msgspec.Raw]
 
 
 class Assigned(msgspec.Struct, frozen=True):

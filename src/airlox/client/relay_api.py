@@ -29,6 +29,8 @@ from airlox.client.answers import (
     FOREIGN,
     Assigned,
     AssignedAnswer,
+    DeliveryAnswer,
+    DeliveryEntry,
     EventsAnswer,
     EventsPage,
     JobStatus,
@@ -346,6 +348,25 @@ class RelayApi:
                 return True
             raise
         return False
+
+    def delivery(self, limit: int) -> list[DeliveryEntry]:
+        """Who has stored our own items, the newest `limit` of them, oldest first.
+
+        For callers that know the session to be there: what a relay does not have is not found.
+        """
+        try:
+            answer = self._get(wire.delivery(self.session_id, limit), limit=wire.ANSWER_BYTES)
+        except RelayError as error:
+            if error.status != 404:
+                raise
+            raise RelayError(
+                error.status,
+                "no_delivery",
+                "this relay does not tell who has fetched what",
+                hint="it is older than this client",
+            ) from None
+        raw = decode(answer, DeliveryAnswer, "list of deliveries", self.relay).items[-limit:]
+        return [entry for entry in (lenient(item, DeliveryEntry) for item in raw) if entry]
 
     # -- runners and jobs --------------------------------------------------------------------
 

@@ -24,9 +24,10 @@ from airlox.client.deadline import Deadline
 from airlox.client.items import ItemStream
 from airlox.client.membership import Membership, Profile
 from airlox.client.progress import OnProgress
+from airlox.client.recipients import Address, ReplyTo, To, address
 from airlox.client.references import Refs, item_refs, words
-from airlox.client.shown import ParticipantInfo, Runner
-from airlox.client.timeline import ALL_KINDS, STANDING_KINDS
+from airlox.client.shown import Delivery, ParticipantInfo, Runner
+from airlox.client.timeline import ADDRESSED_KINDS, ALL_KINDS, STANDING_KINDS
 from airlox.errors import ProtocolError, SessionClosed, UsageError
 from airlox.protocol import limits
 from airlox.protocol.cert import ClientKind, parse_join
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 AnyPath = str | os.PathLike[str]
 
 WARNINGS_KEPT: Final = 100
+DELIVERIES: Final = 20
+"""Newest own items whose delivery is told where no number is given."""
 
 
 class Session:
@@ -269,23 +272,46 @@ class Session:
 
     # -- sending -----------------------------------------------------------------------------
 
-    def send_text(self, text: str, *, refs: Refs = ()) -> ItemRef:
+    def send_text(
+        self,
+        text: str,
+        *,
+        to: To | None = None,
+        reply_to: ReplyTo | None = None,
+        refs: Refs = (),
+    ) -> ItemRef:
         """Post a message (Markdown). Returns once the relay has it for good.
 
-        Raises PolicyError, ValidationError, RelayError, ConnectionLost, SessionClosed.
+        `to` names who should act on it: participants by name, key or fingerprint, or a role such
+        as "role:sender"; one or several. Everybody reads it all the same. `reply_to` is the item
+        it answers, whose author is woken too. Both are settled before anything leaves. Clients of
+        0.1.0 refuse a message that has either; where that is known of a recipient it is warned of.
+
+        Raises RecipientError, UsageError, PolicyError, ValidationError, RelayError,
+        ConnectionLost, SessionClosed.
         """
-        return self._post(Text(text=text), refs=item_refs(refs))
+        given = self._address(to, reply_to)
+        meta = Text(text=text, to=given.to, reply_to=given.reply_to)
+        return self._post(meta, refs=item_refs(refs))
 
     def send_file(
-        self, src: AnyPath | bytes, *, name: str | None = None, refs: Refs = ()
+        self,
+        src: AnyPath | bytes,
+        *,
+        name: str | None = None,
+        to: To | None = None,
+        reply_to: ReplyTo | None = None,
+        refs: Refs = (),
     ) -> ItemRef:
         """Post a .py, .md, .zip, .png, .jpg or .webp file, given by path or as bytes with a name.
 
-        Images are encoded anew, which removes their metadata. Raises as `send_text`, and
-        UsageError for other types, StorageError for a file that cannot be read.
+        Images are encoded anew, which removes their metadata. `to` and `reply_to` as in
+        `send_text`. Raises as that does, and UsageError for other types, StorageError for a file
+        that cannot be read.
         """
         file = _attachment(src, name, self._core.manifest.max_item_bytes)
-        meta = File(mime=file.mime, name=file.name)
+        given = self._address(to, reply_to)
+        meta = File(mime=file.mime, name=file.name, to=given.to, reply_to=given.reply_to)
         return self._post(meta, file.body, subkind=file.subkind, refs=item_refs(refs))
 
     def _post(
@@ -295,6 +321,12 @@ class Session:
         *,
         subkind: str | None = None,
         refs: tuple[ItemRef, ...] = (),
+    def _address(self, to: To | None, reply_to: ReplyTo | None) -> Address:
+        if to is None and reply_to is None:
+            return Address()
+        self._core.check_open()
+        return address(self._core, to, reply_to)
+
     ) -> ItemRef:
         self._core.check_open()
         sealed = self._core.outbox.seal(meta, body, subkind=subkind, refs=refs)
@@ -307,6 +339,21 @@ class Session:
 
         After the session's end this gives what the cache holds. Raises RelayError,
         ConnectionLost, StorageError.
+    def delivery(self, limit: int = DELIVERIES) -> list[Delivery]:
+        """Whom the newest `limit` of our own items have reached, oldest first; see `Delivery`.
+
+        Raises RelayError (`no_delivery` from a relay that does not tell), ConnectionLost,
+        SessionClosed.
+        """
+        if not 1 <= limit <= limits.DELIVERIES:
+            raise UsageError(f"the delivery of 1 to {limits.DELIVERIES} items can be asked for")
+        self._core.timeline.sync(())
+        self._core.check_open()
+        self._core.timeline.open_held(ADDRESSED_KINDS)
+        entries = self._core.api.delivery(limit)
+        me = self._core.membership.key.public
+        return self._core.timeline.read(lambda view: shown.deliveries(view, entries, me))
+
         """
         known = self._core.timeline.read(lambda view: {item.id for item in view.items()})
         self._core.timeline.sync(ALL_KINDS)
@@ -340,6 +387,12 @@ class Session:
         `history` from the beginning. Ends after `timeout` seconds, when the session ends (see
         `closed`), or when closed or disconnected from any thread. Lost connections are mended
         meanwhile.
+    def hops(self, item: Item) -> int:
+        """How many posts in a row agents wrote up to this item, along the replies, as far as they
+        are known here; 0 for one that a person wrote. See `protocol/addressing.py`.
+        """
+        return self._core.timeline.read(lambda view: view.hops(item))
+
         """
         if history:
             self._core.timeline.recall()

@@ -7,12 +7,14 @@ is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
-from airlox.client.answers import RunnerEntry
+from airlox.client.answers import DeliveryEntry, RunnerEntry
 from airlox.errors import UsageError
 from airlox.protocol.cert import Join
-from airlox.protocol.encoding import PublicKey
+from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.payload import RunnerInfoNote
 from airlox.protocol.view import Participant, SessionView
@@ -67,6 +69,22 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
         return self.online and self.approved and not self.rejected and self.job is None
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom an own item has reached, by the relay's word.
+
+    Delivered means that their client stored it, not that anyone read it. Nobody is in both; who
+    joined after the relay let go of the item is in neither.
+    """
+
+    id: str
+    kind: str
+    created_at_ms: int
+    to: tuple[str, ...]
+    """Whom it is addressed to: keys and roles."""
+    delivered: tuple[ParticipantInfo, ...]
+    waiting: tuple[ParticipantInfo, ...]
+
+
 def participant_info(participant: Participant) -> ParticipantInfo:
     join = participant.join
     return ParticipantInfo(
@@ -78,6 +96,35 @@ def participant_info(participant: Participant) -> ParticipantInfo:
         left=participant.left,
         fingerprint=fingerprint(participant.public),
     )
+
+
+def deliveries(
+    view: SessionView, entries: Sequence[DeliveryEntry], author: PublicKey
+) -> list[Delivery]:
+    """What the relay says of items of `author`, as far as it fits what is known here."""
+    found = []
+    for entry in entries:
+        record = view.records.get(ItemId(entry.item))
+        if record is None or record.envelope is None or record.envelope.author != author:
+            continue
+        waiting = set(entry.waiting) - set(entry.delivered)
+        found.append(
+            Delivery(
+                id=record.envelope.id,
+                kind=record.envelope.header.kind.value,
+                created_at_ms=record.envelope.header.created_at_ms,
+                to=() if record.item is None else record.item.to,
+                delivered=_known(view, entry.delivered),
+                waiting=_known(view, waiting),
+            )
+        )
+    return found
+
+
+def _known(view: SessionView, keys: Iterable[str]) -> tuple[ParticipantInfo, ...]:
+    """Of the participants those whom `keys` name, in the order of joining."""
+    named = set(keys)
+    return tuple(participant_info(p) for p in view.participants.values() if p.public in named)
 
 
 def runners_of(view: SessionView, entries: dict[PublicKey, RunnerEntry]) -> list[Runner]:

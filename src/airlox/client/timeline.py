@@ -48,6 +48,8 @@ from airlox.protocol.wire import EventKind, JobState
 ALL_KINDS: Final = frozenset(Kind)
 STANDING_KINDS: Final = frozenset({Kind.EVENT, Kind.RUNNER_INFO})
 """What says who may do what; small, and needed before anything is sent to a runner."""
+ADDRESSED_KINDS: Final = frozenset({Kind.TEXT, Kind.FILE})
+"""What may say whom it is for."""
 WANTS_A_PASS: Final = 64
 READ_EVENTS: Final = 2000
 RECENT_JOBS: Final = 100

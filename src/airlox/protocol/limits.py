@@ -35,6 +35,8 @@ MANIFEST_BYTES: Final = 1 * MIB
 JOIN_BYTES: Final = 16 * KIB
 RECIPIENTS: Final = 64
 """Keys and roles in the `to` of a message: each key costs a reader a computation on the curve."""
+DELIVERIES: Final = 100
+"""Own items whose delivery is told at a time: each names everybody in the session."""
 REASON: Final = 4096
 """Characters in the reason of a result or rejection."""
 REASON_BYTES: Final = 4096

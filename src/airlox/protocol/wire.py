@@ -56,6 +56,11 @@ def want(sid: str, item: str) -> str:
     return f"{session(sid)}/items/{item}/want"
 
 
+def delivery(sid: str, limit: int) -> str:
+    """Who has stored the caller's own items, the newest `limit` of them."""
+    return f"{session(sid)}/delivery?limit={limit}"
+
+
 def close(sid: str) -> str:
     return f"{session(sid)}/close"
 

@@ -23,6 +23,7 @@ from airlox.protocol.wire import Headers
 from airlox.relay import live
 from airlox.relay.audit import trail_parts
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call, Disconnected
+from airlox.relay.delivery import delivery_of
 from airlox.relay.entities import Participant
 from airlox.relay.history import events_page
 from airlox.relay.hub import CHUNK_BYTES, Stream
@@ -254,6 +255,13 @@ async def want(relay: Relay, call: Call) -> None:
     await call.answer_json({})
 
 
+async def delivery(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    limit = call.number_after(call.query("limit"), "limit")
+    most = limits.DELIVERIES if limit is None else min(limit, limits.DELIVERIES)
+    await call.answer_json({"items": await delivery_of(session, who, most)})
+
+
 # ── runners ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -417,6 +425,7 @@ ROUTES: Final[dict[tuple[str, ...], Handler]] = {
     ("PUT", "*", "items", "*", "blob"): put_blob,
     ("POST", "*", "items", "*", "ack"): ack,
     ("POST", "*", "items", "*", "want"): want,
+    ("GET", "*", "delivery"): delivery,
     ("GET", "*", "runners"): runners,
     ("POST", "*", "runners", "*", "approve"): approve,
     ("POST", "*", "runners", "*", "reject"): reject,

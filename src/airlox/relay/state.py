@@ -172,6 +172,20 @@ class Session:
         readers = self._readers(item_id, item)
         return bool(readers & item.acks) and not self._kept_for(item_id, item, readers) & ~item.acks
 
+    def reached(self, item_id: ItemId) -> tuple[int, int]:
+        """Who has stored the item, and whom it is still kept for, as sets of bits.
+
+        Nobody waits for a blob that is gone and that nobody asked back.
+        """
+        item = self.items[item_id]
+        readers = self._readers(item_id, item)
+        job = self.jobs.get(item_id)
+        if job is not None and job.runner is not None:
+            readers |= self._bit(job.runner)  # it read the job, also when that is over
+        asked = sum(self._bit(key) for key in item.wants or ())
+        waiting = self._kept_for(item_id, item, readers) if item.has_blob else asked
+        return readers & item.acks, waiting & self.active_bits & ~item.acks
+
     def _readers(self, item_id: ItemId, item: StoredItem) -> int:
         """Who ever fetches the item's blob, also of those who have left: never its author, and of
         the runners only those that read what it is."""
