@@ -314,6 +314,12 @@ class Session:
         meta = File(mime=file.mime, name=file.name, to=given.to, reply_to=given.reply_to)
         return self._post(meta, file.body, subkind=file.subkind, refs=item_refs(refs))
 
+    def _address(self, to: To | None, reply_to: ReplyTo | None) -> Address:
+        if to is None and reply_to is None:
+            return Address()
+        self._core.check_open()
+        return address(self._core, to, reply_to)
+
     def _post(
         self,
         meta: Any,
@@ -321,24 +327,11 @@ class Session:
         *,
         subkind: str | None = None,
         refs: tuple[ItemRef, ...] = (),
-    def _address(self, to: To | None, reply_to: ReplyTo | None) -> Address:
-        if to is None and reply_to is None:
-            return Address()
-        self._core.check_open()
-        return address(self._core, to, reply_to)
-
     ) -> ItemRef:
         self._core.check_open()
         sealed = self._core.outbox.seal(meta, body, subkind=subkind, refs=refs)
         return self._core.outbox.post(sealed)
 
-    # -- reading -----------------------------------------------------------------------------
-
-    def sync(self) -> list[Item]:
-        """Fetch news, and what could not be had before. Returns the items that became available.
-
-        After the session's end this gives what the cache holds. Raises RelayError,
-        ConnectionLost, StorageError.
     def delivery(self, limit: int = DELIVERIES) -> list[Delivery]:
         """Whom the newest `limit` of our own items have reached, oldest first; see `Delivery`.
 
@@ -354,6 +347,13 @@ class Session:
         me = self._core.membership.key.public
         return self._core.timeline.read(lambda view: shown.deliveries(view, entries, me))
 
+    # -- reading -----------------------------------------------------------------------------
+
+    def sync(self) -> list[Item]:
+        """Fetch news, and what could not be had before. Returns the items that became available.
+
+        After the session's end this gives what the cache holds. Raises RelayError,
+        ConnectionLost, StorageError.
         """
         known = self._core.timeline.read(lambda view: {item.id for item in view.items()})
         self._core.timeline.sync(ALL_KINDS)
@@ -380,6 +380,12 @@ class Session:
             found = self._core.timeline.find(item_id)
         return found
 
+    def hops(self, item: Item) -> int:
+        """How many posts in a row agents wrote up to this item, along the replies, as far as they
+        are known here; 0 for one that a person wrote. See `protocol/addressing.py`.
+        """
+        return self._core.timeline.read(lambda view: view.hops(item))
+
     def stream(self, timeout: float | None = None, *, history: bool = False) -> ItemStream:
         """Items as they arrive, own ones included, each once for this object.
 
@@ -387,12 +393,6 @@ class Session:
         `history` from the beginning. Ends after `timeout` seconds, when the session ends (see
         `closed`), or when closed or disconnected from any thread. Lost connections are mended
         meanwhile.
-    def hops(self, item: Item) -> int:
-        """How many posts in a row agents wrote up to this item, along the replies, as far as they
-        are known here; 0 for one that a person wrote. See `protocol/addressing.py`.
-        """
-        return self._core.timeline.read(lambda view: view.hops(item))
-
         """
         if history:
             self._core.timeline.recall()
