@@ -87,7 +87,8 @@ while True:
     except BlockingIOError:
         pass
 """)
-        seen = ground.run(code, limits={"timeout_s": 0.7, "grace_s": 0.2, "processes": 64})
+        limits = {"grace_s": 0.2, "processes": 64}
+        seen = ground.run_until("racing", code, timeout_s=0.7, limits=limits)
         assert "racing" in seen.words
         assert seen.cause in ("exit", "time_out")
         assert alive(token) == []
@@ -95,19 +96,23 @@ while True:
     def test_of_a_job_that_stops_itself_and_all_others(self, ground: Ground) -> None:  # 66, 68
         token, code = marked("""
 import signal
+readable, writable = os.pipe()
 for _ in range(3):
     if os.fork() == 0:
         tell("child")
+        os.write(writable, b"x")
         time.sleep(600)
-time.sleep(0.1)
+for _ in range(3):
+    os.read(readable, 1)
+tell("all")
 for target in (1, -1, os.getpid()):
     try:
         os.kill(target, signal.SIGSTOP)
     except PermissionError:
         pass
 """)
-        seen = ground.run(code, limits={"timeout_s": 0.7, "grace_s": 0.1})
-        assert seen.words == ["child"] * 3
+        seen = ground.run_until("all", code, timeout_s=0.7, limits={"grace_s": 0.1})
+        assert seen.words == [*["child"] * 3, "all"]
         assert seen.cause == "time_out"
         assert alive(token) == []
 
@@ -127,7 +132,7 @@ attempt(fill, open("/dev/shm/filler", "wb", buffering=0).write)
 
     @pytest.mark.parametrize("kind", ["memfd", "shared", "sysv"])
     def test_that_no_process_shows(self, ground: Ground, kind: str) -> None:  # 51
-        seen = ground.run(HIDDEN[kind], limits={"memory_bytes": 128 * MIB, "timeout_s": 10.0})
+        seen = ground.run(HIDDEN[kind], limits={"memory_bytes": 128 * MIB})
         assert seen.cause == "out_of_memory" or seen.words == ["refused"]
 
 
@@ -176,7 +181,7 @@ def fill():
     time.sleep(60)
 attempt(fill)
 """
-    seen = ground.run(code, limits={"tmp_files": 10_000, "timeout_s": 15.0})
+    seen = ground.run(code, limits={"tmp_files": 10_000})
     assert seen.words == ["ENOSPC"] or (seen.cause, seen.limit) == ("disk", 10_000)
 
 

@@ -80,7 +80,7 @@ class TestEnd:
             "signal.signal(signal.SIGTERM, leave)\n"
             "tell('started'); time.sleep(1000)"
         )
-        seen = case.run(code, limits={"timeout_s": 3.0, "grace_s": 30.0})
+        seen = case.run_until("started", code, timeout_s=3.0, limits={"grace_s": 30.0})
         assert seen.cause == "time_out"
         assert seen.words == ["started", "goodbye"]
         assert seen.out == ["last"]
@@ -88,7 +88,7 @@ class TestEnd:
     def test_a_shell_s_trap_runs_at_a_cancel(self, case: Ground) -> None:
         script = "trap 'echo bye > \"$OUT/last\"; exit 0' TERM; echo started; sleep 1000 & wait"
         code = f"os.environ['OUT'] = bait['out']; os.execv('/bin/sh', ['sh', '-c', {script!r}])"
-        seen = case.run(code, cancel_after_s=3, limits={"grace_s": 30.0})
+        seen = case.run(code, cancel_on="started", limits={"grace_s": 30.0})
         assert seen.cause == "cancelled"
         assert seen.out == ["last"]
 

@@ -34,6 +34,16 @@ class Ground:
         """See `sandbox.run`."""
         return sandbox.run(code, **self._own(), **request)
 
+    def run_until(self, word: str, code: str, *, timeout_s: float, **request: Any) -> Seen:
+        """What is seen of a snippet that its time limit ends after it told `word`: a machine that
+        does not get so far in time is given more."""
+        limits = request.pop("limits", {})
+        for limit_s in (timeout_s, 4 * timeout_s, 16 * timeout_s):
+            seen = self.run(code, limits={**limits, "timeout_s": limit_s}, **request)
+            if word in seen.words:
+                break
+        return seen
+
     def started(self, code: str, **request: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """See `sandbox.started`."""
         return sandbox.started(code, **self._own(), **request)

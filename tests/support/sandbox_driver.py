@@ -120,17 +120,20 @@ def _refuse_call(number: int) -> None:
 
 async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[str, Any]:
     places = {name: place(sandbox, folder / name) for name in ("work", "out", "home")}
-    limits = Limits(**{"timeout_s": 20.0, "memory_bytes": 512 << 20, **request.get("limits", {})})
+    limits = Limits(**{"timeout_s": 60.0, "memory_bytes": 512 << 20, **request.get("limits", {})})
     kept = {1: bytearray(), 2: bytearray()}
     counts = {1: 0, 2: 0}
 
     pids = {"runner": os.getpid()}
+    cancel = asyncio.Event()
 
     def on_output(stream: int, chunk: bytes) -> None:
         if request.get("announce") and not any(counts.values()):
             print(json.dumps(pids), flush=True)
         counts[stream] += len(chunk)
         kept[stream] += chunk[: KEPT_OUTPUT_BYTES - len(kept[stream])]
+        if "cancel_on" in request and request["cancel_on"].encode() in kept[stream]:
+            cancel.set()
 
     with _Bait(sandbox, folder) as bait:
         layout = sandbox.layout(places["work"], places["out"], places["home"])
@@ -154,7 +157,6 @@ async def _run(sandbox: Sandbox, request: dict[str, Any], folder: Path) -> dict[
             out=places["out"],
             home=places["home"],
         )
-        cancel = asyncio.Event()
         if "cancel_after_s" in request:
             asyncio.get_running_loop().call_later(request["cancel_after_s"], cancel.set)
         started = time.monotonic()
