@@ -27,6 +27,24 @@ there is one, a `hint` with the next step. Secrets (keys, invites, tokens) never
 
 from __future__ import annotations
 
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def place_of(error: BaseException) -> str:
+    """Where in our code an exception came out, as `cli/run.py:12`: what may be told of a bug."""
+    trace: TracebackType | None = error.__traceback__
+    place = "an unknown place"
+    while trace is not None:
+        path, marker, rest = trace.tb_frame.f_code.co_filename.rpartition(f"{os.sep}airlox{os.sep}")
+        if marker and path:
+            place = f"{rest}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
 
 class AirloxError(Exception):
     """Base of all errors of this package.

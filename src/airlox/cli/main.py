@@ -25,7 +25,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
     from airlox.cli.output import Voice
 
@@ -52,6 +52,7 @@ COMMANDS = {
     "send": ("send", "text, file: send to a session"),
     "items": ("items", "print what a session holds"),
     "watch": ("items", "print what arrives in a session"),
+    "mcp": ("mcp", "serve agents that speak MCP; config, prompt: set them up"),
 }
 TAKES_COMMAND = ("run", "demo")
 """Commands that take everything after `--` as the words of a command of their own."""
@@ -179,11 +180,11 @@ def exit_code(error: BaseException, voice: Voice) -> int:
 def _report_bug(error: BaseException, voice: Voice) -> int:
     """An exception nobody expected. Its text may hold a secret, so only its place is told."""
     from airlox import __version__
-    from airlox.errors import AirloxError
+    from airlox.errors import AirloxError, place_of
 
     voice.fail(
         AirloxError(
-            f"airlox {__version__} has a bug: {type(error).__name__} at {_place(error)}",
+            f"airlox {__version__} has a bug: {type(error).__name__} at {place_of(error)}",
             code="bug",
             hint="please report what you did and this line; AIRLOX_DEBUG=1 shows a traceback, "
             "which may hold secrets",
@@ -194,18 +195,6 @@ def _report_bug(error: BaseException, voice: Voice) -> int:
 
         traceback.print_exception(error)
     return EXIT_ERROR
-
-
-def _place(error: BaseException) -> str:
-    """Where in our code the exception came out, as `cli/run.py:12`."""
-    trace: TracebackType | None = error.__traceback__
-    place = "an unknown place"
-    while trace is not None:
-        path, marker, rest = trace.tb_frame.f_code.co_filename.rpartition(f"{os.sep}airlox{os.sep}")
-        if marker and path:
-            place = f"{rest}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
 
 
 def _flush() -> None:

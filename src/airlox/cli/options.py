@@ -100,9 +100,9 @@ class Parser(argparse.ArgumentParser):
 class Actions:
     """The actions of a command group, such as `create` of `session`."""
 
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
+    def __init__(self, parser: argparse.ArgumentParser, *, required: bool = True) -> None:
         self._actions = parser.add_subparsers(
-            dest="action", metavar="ACTION", required=True, parser_class=Parser
+            dest="action", metavar="ACTION", required=required, parser_class=Parser
         )
 
     def add(self, name: str, summary: str, *, example: str, details: str = "") -> Parser:
