@@ -24,7 +24,7 @@ from airlox.protocol.job import LiveTotals
 from .test_output import Spoken
 
 KEY = "A" * 43
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def parse(*words: str) -> Namespace:

@@ -392,7 +392,7 @@ def test_a_short_wait_says_nothing_of_the_line(news: News) -> None:
     assert reader.warnings == []
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_asking_ends_at_the_deadline_when_nobody_answers(news: News) -> None:
     """A question that lasts until the deadline is not put again after it."""
     questions = []
@@ -408,7 +408,8 @@ def test_asking_ends_at_the_deadline_when_nobody_answers(news: News) -> None:
 
     with Scripted(script) as server:
         reader = Reader(server, unanswered)
-        assert reader.next(0.3) is None
+        while not questions:
+            assert reader.next(0.3) is None
         assert len(questions) == 1
         reader.close()
 

@@ -18,7 +18,7 @@ from support.fake_runner import FakeRunner, Task
 from support.lying import EVENTS, JOB, JOB_STREAM, RUNNERS, STREAM, Call, LyingRelay, Told
 from support.relay import until
 
-PATIENT_S = 20.0
+PATIENT_S = 60.0
 
 
 class Desk:

@@ -19,7 +19,7 @@ from support.machines import RunnerProgram
 from support.relay import RelayThread
 
 WAIT_S = 60.0
-PATIENT_S = 20.0
+PATIENT_S = 60.0
 HOUR_MS = 3_600_000
 
 

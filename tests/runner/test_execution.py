@@ -43,7 +43,7 @@ JOB = ItemId(b64u_encode(b"\4" * 16))
 REF = ItemRef(blob_sha256=b64u_encode(b"\3" * 32), id=JOB)
 ME = SigningKey.from_seed(b"\5" * 32).public
 OTHER = SigningKey.from_seed(b"\6" * 32).public
-WITHIN_S = 30
+WITHIN_S = 60
 LIMITS = JobLimits(
     approve_runners=True,
     kinds=(JobKind.SHELL,),

@@ -23,7 +23,7 @@ from airlox.runner.notes import Note
 from airlox.runner.slots import Running
 from airlox.runner.worker import EVENTS_AHEAD, _work
 
-WITHIN_S = 30
+WITHIN_S = 60
 
 
 def job_id(number: int) -> ItemId:
@@ -66,6 +66,9 @@ class Relay:
         self.assigned: set[ItemId] = set()
         self.beats: list[tuple[str | None, int | None]] = []
         self.stopping = False
+        self.hears = threading.Event()
+        """Heartbeats arrive."""
+        self.hears.set()
 
     # what the worker and its contact ask for
     def session_feed(self) -> Feed:
@@ -106,6 +109,7 @@ class Relay:
         self, job: str | None, free: int | None, jobs: tuple[str, ...], *, stopping: bool
     ) -> None:
         assert job == next(iter(jobs), None)
+        assert self.hears.wait(WITHIN_S)
         self.beats.append((job, free))
         self.stopping = stopping
 
@@ -126,6 +130,8 @@ class Runner:
         self.relay = relay
         self.notes = notes
         self.begun: list[Running] = []
+        self.posted: list[int] = []
+        """How many heartbeats had arrived when results were posted."""
         self.go_on = asyncio.Event()
         self.news = asyncio.Event()
         self.ready: list[int] = []
@@ -141,7 +147,7 @@ class Runner:
             spool=SimpleNamespace(
                 lost=list,
                 is_empty=lambda: True,
-                post_all=lambda _: None,
+                post_all=lambda _: self.posted.append(len(relay.beats)),
                 on_added=None,
                 on_settled=None,
             ),
@@ -210,6 +216,23 @@ def test_the_relay_knows_the_runner_before_it_says_that_it_is_ready(
         assert runner.relay.beats == [(None, 2)]
 
     play(story, slots=2)
+
+
+def test_results_of_an_earlier_life_go_out_once_the_relay_knows_that_the_runner_is_there(
+    play: Callable[..., list[Note]],
+) -> None:
+    """Else it would refuse the next job of whoever has read them."""
+    relay = Relay()
+    relay.hears.clear()
+
+    async def story(runner: Runner) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert runner.posted == []
+        relay.hears.set()
+        await runner.until(lambda: runner.posted == [1])
+
+    play(story, relay=relay)
 
 
 def test_the_relay_hears_of_the_stop_while_jobs_still_end(

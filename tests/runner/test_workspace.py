@@ -26,7 +26,7 @@ from support.trees import Node, fetch_from, index_of
 
 ANN, BOB = PublicKey("ann"), PublicKey("bob")
 DAY_S = 24 * 3600
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import threading
 from types import TracebackType
 from urllib.parse import urlsplit
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Network:

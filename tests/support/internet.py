@@ -36,7 +36,7 @@ METADATA = "169.254.169.254"
 _ADDRESSES = (NAME_SERVER, HOST, OTHER_HOST, PRIVATE, METADATA, "fd00:ec2::254", HOST_6)
 NAME = "example.org"
 
-_COMMAND_S = 20.0
+_COMMAND_S = 60.0
 _MARK = f"{NAME_SERVER} {ECHO}"
 _HERE = "/proc/thread-self/ns/net"
 _STAY = "echo; exec sleep 100000"

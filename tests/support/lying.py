@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from airlox.protocol.sse import SseParser, encode_event
 from support.scripted import Peer, Request, Scripted
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 READ_BYTES = 65536
 
 _ID = r"/v1/sessions/[^/]+"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from support.scripted import Peer, Request
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 READ_BYTES = 65536
 
 

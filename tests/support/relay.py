@@ -24,7 +24,7 @@ from airlox.relay.config import Config
 from airlox.relay.server import RelayServer, bind, run
 from support.world import Person, World
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class RelayThread:
@@ -277,7 +277,7 @@ def join(http: Http, person: Person) -> Member:
 
 
 def until(condition: Callable[[], Any], what: str = "it") -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.01)

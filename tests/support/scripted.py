@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Request(NamedTuple):

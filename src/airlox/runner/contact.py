@@ -42,6 +42,8 @@ class Contact:
         self._loop = asyncio.get_running_loop()
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
+        self._was_told = asyncio.Event()
+        """Whether the first heartbeat was sent."""
         self._settled = asyncio.Event()
         self._stopping = False
         self._complaints: set[str] = set()
@@ -128,9 +130,14 @@ class Contact:
                 self._complain("no heartbeat reached the relay", error)
         else:
             self._complaints.discard("no heartbeat reached the relay")
+        self._was_told.set()
 
     async def post_results(self) -> None:
-        """Post what is in the spool, whenever there is something."""
+        """Post what is in the spool, whenever there is something.
+
+        Not before the first heartbeat: who reads what an earlier life left finds the runner there.
+        """
+        await self._was_told.wait()
         while True:
             await self._to_post.wait()
             self._to_post.clear()
@@ -144,6 +151,7 @@ class Contact:
 
     async def results_are_out(self, within_s: float) -> bool:
         """Wait until nothing is left in the spool; False when that was not in time."""
+        self._was_told.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while True:
