@@ -250,6 +250,10 @@ class AsyncSession:
         return self._session.participant_pub
 
     @property
+    def joined_seq(self) -> int:
+        return self._session.joined_seq
+
+    @property
     def manifest(self) -> Manifest:
         return self._session.manifest
 
@@ -315,12 +319,12 @@ class AsyncSession:
     async def item(self, item_id: str) -> Item | None:
         return await self._workers.run(self._session.item, item_id)
 
+    async def hops(self, item: Item) -> int:
+        return await self._workers.run(self._session.hops, item)
+
     def stream(self, timeout: float | None = None, *, history: bool = False) -> AsyncIterator[Item]:
         source = self._session.stream(timeout, history=history)
         return self._workers.iterate(source, source.close)
-
-    async def hops(self, item: Item) -> int:
-        return await self._workers.run(self._session.hops, item)
 
     async def runners(self) -> list[Runner]:
         return await self._workers.run(self._session.runners)

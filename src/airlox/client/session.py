@@ -224,6 +224,13 @@ class Session:
         return self._core.membership.key.public
 
     @property
+    def joined_seq(self) -> int:
+        """Number of the event by which this participant joined, -1 until it is known here."""
+        me = self._core.membership.key.public
+        known = self._core.timeline.read(lambda view: view.participants.get(me))
+        return -1 if known is None else known.seq
+
+    @property
     def manifest(self) -> Manifest:
         """The verified terms of the session."""
         return self._core.manifest

@@ -47,8 +47,8 @@ def main(control_fd: int, plan: dict[str, Any]) -> None:
     """Serve one job on the socket `control_fd`: argv, env, cwd, rlimits, processes, user, stdio."""
     os.set_inheritable(control_fd, False)
     _become(plan["user"])
-    _adopt_orphans()
-    wake_fd = _wake_on_children()
+    adopt_orphans()
+    wake_fd = wake_on_children()
     try:
         job = _Job(plan)
     except OSError as e:
@@ -101,7 +101,7 @@ class _Keeper:
             if self._killing_until is not None:
                 if time.monotonic() > self._killing_until:
                     return
-                _signal_all(signal.SIGKILL)
+                signal_below(signal.SIGKILL)
             self._wait()
         _tell(self._control_fd, "empty")
 
@@ -126,7 +126,7 @@ class _Keeper:
             if failed is not None:
                 _tell(self._control_fd, f"failed {failed}")
         elif letter == TERM:
-            _signal_all(signal.SIGTERM)
+            signal_below(signal.SIGTERM)
         else:
             self._runner_left = letter == b""
             self._kill()
@@ -239,12 +239,13 @@ def _become(user: list[int] | None) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
+    """Become the parent of whatever loses its own below this process, where the system can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _wake_on_children() -> int:
+def wake_on_children() -> int:
     """A descriptor that becomes readable when a child ends."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
@@ -253,7 +254,8 @@ def _wake_on_children() -> int:
     return read_fd
 
 
-def _signal_all(number: int) -> None:
+def signal_below(number: int) -> None:
+    """Send a signal to every process below this one."""
     for process in _job_processes():
         try:
             os.kill(process.pid, number)
