@@ -10,6 +10,7 @@ from airlox.cli.output import duration_text, path_text, size_text, time_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Mapping
     from typing import Any
 
     from airlox.cli.options import Parser
@@ -28,6 +29,12 @@ _SHOWN_LINES = 40
 
 
 def add_arguments(parser: Parser, command: str) -> bool:
+    parser.add_argument(
+        "--for-me",
+        action="store_true",
+        help="only what concerns you: addressed to you or your role, replies to your items, "
+        "results of your jobs, the owner's messages to everybody",
+    )
     parser.add_argument("--save", metavar="DIR", help="save files there; nothing is overwritten")
     if command == "watch":
         parser.add_argument("--new", action="store_true", help="only what arrives from now on")
@@ -40,7 +47,7 @@ def add_arguments(parser: Parser, command: str) -> bool:
 
 def run(args: Namespace, voice: Voice) -> int:
     with opening.open_session(args, voice) as session:
-        printer = _Printer(session, args.save, voice)
+        printer = _Printer(session, voice, folder=args.save, only_mine=args.for_me)
         if args.verb == "watch":
             _watch(args, session, printer, voice)
         else:
@@ -60,12 +67,18 @@ def _watch(args: Namespace, session: Session, printer: _Printer, voice: Voice) -
 
 
 class _Printer:
-    """Prints items, and saves the files among them where asked."""
+    """Prints items, and saves the files among them where asked.
 
-    def __init__(self, session: Session, folder: str | None, voice: Voice) -> None:
+    `only_mine`: those alone that are for us, by `Item.for_me`.
+    """
+
+    def __init__(
+        self, session: Session, voice: Voice, *, folder: str | None, only_mine: bool
+    ) -> None:
         self._session = session
         self._folder = folder
         self._voice = voice
+        self._only_mine = only_mine
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
 
@@ -76,14 +89,16 @@ class _Printer:
         found = {item.id: item for item in self._session.items()}
         for record in self._session.records():
             item = None if record.envelope is None else found.get(record.envelope.id)
-            if item is None:
-                self._put(shapes.unavailable(record))
-            else:
+            if item is not None:
                 self.print(item)
+            elif not self._only_mine:
+                self._put(shapes.unavailable(record))
 
     def print(self, item: Item) -> None:
         from airlox.cli import shapes
 
+        if self._only_mine and not item.for_me:
+            return
         shape = shapes.item(item, valid=item.kind != "result" or is_bound(self._session, item))
         if self._folder is not None and item.kind == "file":
             shape["saved"] = path_text(save(self._folder, item))
@@ -93,7 +108,16 @@ class _Printer:
         if self._voice.json:
             self._voice.json_line(shape)
         else:
-            self._voice.say(item_text(shape))
+            self._voice.say(item_text(shape, self._names_of(shape)))
+
+    def _names_of(self, shape: Shape) -> dict[str, str]:
+        """Names of those an item is addressed to, by key; ourselves as `you`."""
+        if "to" not in shape:
+            return {}
+        people = self._session.participants(sync=False)
+        return {p.participant_pub: p.display_name for p in people} | {
+            self._session.participant_pub: "you"
+        }
 
 
 def save(folder: str, item: Item) -> str:
@@ -119,8 +143,11 @@ def is_bound(session: Session, item: Item) -> bool:
 # -- for people -------------------------------------------------------------------------------
 
 
-def item_text(shape: Shape) -> str:
-    """An item in one line, with its text indented below it, so that it cannot pose as another."""
+def item_text(shape: Shape, names: Mapping[str, str] | None = None) -> str:
+    """An item in one line, with its text indented below it, so that it cannot pose as another.
+
+    `names` are those of the participants it is addressed to, by key.
+    """
     when = "" if shape["created_at_ms"] is None else time_text(shape["created_at_ms"])
     author = f"{shape['author_name'] or 'unknown'} ({shape['author_role'] or 'no role'})"
     if "error" in shape:
@@ -129,8 +156,16 @@ def item_text(shape: Shape) -> str:
     else:
         what, text = _DESCRIBE[shape["kind"]](shape)
     saved = f" · saved as {shape['saved']}" if "saved" in shape else ""
-    head = f"{when}  {author}  {what}{saved}  [{shape['id']}]"
+    address = address_text(shape, names or {})
+    head = f"{when}  {author}  {what}{address}{saved}  [{shape['id']}]"
     return head.replace("\n", "\\n") + _indented(text)
+
+
+def address_text(shape: Shape, names: Mapping[str, str]) -> str:
+    """` → coder, role:observer ↩ ITEM`: whom an item is for, and what it answers."""
+    to = ", ".join(names.get(word, word) for word in shape.get("to", ()))
+    reply = f" ↩ {shape['reply_to']}" if "reply_to" in shape else ""
+    return (f" → {to}" if to else "") + reply
 
 
 def _indented(text: str) -> str:

@@ -6,6 +6,7 @@
 | 1    | an error, said on standard error; a job that did not complete         |
 | 2    | the command line makes no sense                                       |
 | 65   | `audit verify`: something is wrong with the trail                     |
+| 67   | whom a message is for cannot be told: nothing was sent                |
 | 75   | no result yet                                                         |
 | 78   | this machine cannot build the sandbox that was asked for              |
 | 130  | interrupted                                                           |
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_NOT_VERIFIED = 65
+EXIT_NO_RECIPIENT = 67
 EXIT_NO_RESULT = 75
 EXIT_NO_SANDBOX = 78
 EXIT_INTERRUPTED = 130
@@ -52,6 +54,8 @@ COMMANDS = {
     "send": ("send", "text, file: send to a session"),
     "items": ("items", "print what a session holds"),
     "watch": ("items", "print what arrives in a session"),
+    "delivery": ("delivery", "print who has fetched what you sent"),
+    "listen": ("listen", "wait for what concerns you; print it, or start an agent for it"),
     "mcp": ("mcp", "serve agents that speak MCP; config, prompt: set them up"),
 }
 TAKES_COMMAND = ("run", "demo")
@@ -156,7 +160,7 @@ def _unknown(name: str) -> Exception:
 def exit_code(error: BaseException, voice: Voice) -> int:
     """Say what went wrong, and return the code of the table above."""
     from airlox.cli.options import CommandLineError
-    from airlox.errors import AirloxError, SandboxError, WaitTimeout
+    from airlox.errors import AirloxError, RecipientError, SandboxError, WaitTimeout
 
     if isinstance(error, KeyboardInterrupt):
         voice.note("interrupted")
@@ -172,6 +176,8 @@ def exit_code(error: BaseException, voice: Voice) -> int:
     voice.fail(error)
     if isinstance(error, CommandLineError):
         return EXIT_USAGE
+    if isinstance(error, RecipientError):
+        return EXIT_NO_RECIPIENT
     if isinstance(error, WaitTimeout):
         return EXIT_NO_RESULT
     return EXIT_NO_SANDBOX if isinstance(error, SandboxError) else EXIT_ERROR

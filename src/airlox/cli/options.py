@@ -43,6 +43,8 @@ _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _UNITS_MB = {"": 1, "m": 1, "mb": 1, "g": 1024, "gb": 1024}
 _OFFSET_DIGITS = 15
 _COLUMNS = 80
+_ID = re.compile(r"-(?:[A-Za-z0-9_-]{21}|[A-Za-z0-9_-]{42})\Z")
+"""An item's id or a participant's key that could be taken for a flag. No flag is so long."""
 _NUMBER = re.compile(r"([0-9]{1,9})([a-zA-Z]*)\Z")
 
 
@@ -77,6 +79,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, example: str = "", **settings: Any) -> None:
         self._bare: dict[str, str] = {}
+        self._takes_ids: set[str] = set()
         super().__init__(
             formatter_class=_Formatter,
             allow_abbrev=False,
@@ -92,8 +95,17 @@ class Parser(argparse.ArgumentParser):
         what is to be run."""
         self._bare[flag] = value
 
+    def let_take_ids(self, flag: str) -> None:
+        """The value of `flag` may be an id or a key, of which some begin with a dash."""
+        self._takes_ids.add(flag)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = [f"{word}={self._bare[word]}" if word in self._bare else word for word in args]
+        words: list[str] = []
+        for word in args:
+            if words and words[-1] in self._takes_ids and _ID.match(word):
+                words[-1] += f"={word}"
+            else:
+                words.append(f"{word}={self._bare[word]}" if word in self._bare else word)
         return super().parse_known_args(words, namespace)
 
 

@@ -22,8 +22,15 @@ TEXT_BYTES = 4 * 1024 * 1024
 
 def add_arguments(parser: Parser, command: str) -> bool:
     actions = options.Actions(parser)
-    text = actions.add("text", "Send a message", example='airlox send text "Build finished."')
+    text = actions.add(
+        "text",
+        "Send a message",
+        details="A message that names nobody wakes only the author of the item it answers, unless "
+        "the owner sends it: then it wakes everybody.",
+        example='airlox send text "Review parser.py?" --to coder',
+    )
     text.add_argument("text", metavar="TEXT", help="the message, Markdown; - reads it from stdin")
+    _add_address_flags(text)
     options.add_invite_flags(text)
     file = actions.add(
         "file",
@@ -33,8 +40,23 @@ def add_arguments(parser: Parser, command: str) -> bool:
         example="airlox send file report.md chart.png",
     )
     file.add_argument("paths", nargs="+", metavar="FILE", help=".py .md .zip .png .jpg .webp")
+    _add_address_flags(file)
     options.add_invite_flags(file)
     return False
+
+
+def _add_address_flags(parser: Parser) -> None:
+    group = parser.add_argument_group("whom it is for")
+    group.add_argument(
+        "--to",
+        action="append",
+        metavar="WHO",
+        help="who should act on it: a participant's name, key or fingerprint, or role:sender and "
+        "the like; may be repeated. Everybody can read it all the same",
+    )
+    group.add_argument("--reply-to", metavar="ITEM", help="the id of the item it answers")
+    for flag in ("--to", "--reply-to"):
+        parser.let_take_ids(flag)
 
 
 def run(args: Namespace, voice: Voice) -> int:
@@ -46,7 +68,7 @@ def _send_text(args: Namespace, voice: Voice) -> int:
 
     text = _read_text() if args.text == "-" else args.text
     with opening.open_session(args, voice) as session:
-        sent = session.send_text(text)
+        sent = session.send_text(text, to=args.to, reply_to=args.reply_to)
     if voice.json:
         voice.document({"sent": shapes.ref(sent)})
     else:
@@ -72,7 +94,7 @@ def _send_files(args: Namespace, voice: Voice) -> int:
     with opening.open_session(args, voice) as session:
         for path in args.paths:
             try:
-                ref = session.send_file(path)
+                ref = session.send_file(path, to=args.to, reply_to=args.reply_to)
             except AirloxError as error:
                 if voice.json:
                     failed = {"error": str(error), "failed": path_text(path), "sent": sent}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from airlox.client.shown import ParticipantInfo, Runner
+from airlox.client.shown import Delivery, ParticipantInfo, Runner
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import PythonJob, Result, ShellJob
 from airlox.protocol.payload import File, Text
@@ -112,7 +112,19 @@ def item(value: Item, *, valid: bool = True) -> Shape:
         "status": "ok",
         "subkind": value.subkind,
     }
-    return shape | _content(value, valid)
+    return shape | _address(value) | _content(value, valid)
+
+
+def _address(value: Item) -> Shape:
+    """Whom an item is for, as far as it says so or it is for us."""
+    shape: Shape = {}
+    if value.to:
+        shape["to"] = list(value.to)
+    if value.reply_to is not None:
+        shape["reply_to"] = value.reply_to
+    if value.for_me:
+        shape["for_me"] = [reason.value for reason in value.for_me]
+    return shape
 
 
 def unavailable(record: Record) -> Shape:
@@ -131,6 +143,25 @@ def unavailable(record: Record) -> Shape:
         "seq": record.seq,
         "status": "rejected" if record.status is ItemStatus.REFUSED else record.status.value,
         "subkind": header.subkind if header else None,
+    }
+
+
+def delivery(value: Delivery) -> Shape:
+    return {
+        "created_at_ms": value.created_at_ms,
+        "delivered": [_person(each) for each in value.delivered],
+        "id": value.id,
+        "kind": value.kind,
+        "to": list(value.to),
+        "waiting": [_person(each) for each in value.waiting],
+    }
+
+
+def _person(value: ParticipantInfo) -> Shape:
+    return {
+        "display_name": value.display_name,
+        "participant_pub": value.participant_pub,
+        "role": value.role,
     }
 
 
