@@ -68,7 +68,10 @@ def run(argv: Sequence[str], **options: object) -> None:
     """Runs a command to its end, silently; raises when it fails or takes over a minute."""
     environ = os.environ | dict(options.pop("env", {}) or {})  # type: ignore[call-overload]
     options = {"timeout": 60} | options
-    subprocess.run(argv, check=True, capture_output=True, env=environ, **options)  # type: ignore[call-overload]
+    done = subprocess.run(argv, capture_output=True, env=environ, **options)  # type: ignore[call-overload]
+    if done.returncode:
+        told = done.stderr.decode("utf-8", "replace")[-500:]
+        raise RuntimeError(f"{argv[0]} ended with {done.returncode}: {told}")
 
 
 @contextmanager
