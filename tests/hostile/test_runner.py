@@ -40,8 +40,12 @@ class Shop:
         program.note("ready")
         return program
 
-    def restart(self) -> None:
+    def restart(self, endpoint: str | None = None, lie: lying.Lie = lying.stall) -> None:
+        """Have the relay lie to it from its start on: not before, to what the runner that goes had
+        still to ask."""
         assert self.program.stop() == 0
+        if endpoint is not None:
+            self.liar.lies[endpoint] = lie
         self.program.start()
 
     def job(self, runner: str = "box", **options: Any) -> Job:
@@ -68,8 +72,7 @@ def test_jobs_given_again_and_again(shop: Shop) -> None:
         old.append(told)
         return [*old, *old, told]
 
-    shop.liar.lies[ASSIGNMENTS] = lambda call: call.pass_on_events(repeat)
-    shop.restart()
+    shop.restart(ASSIGNMENTS, lambda call: call.pass_on_events(repeat))
     shop.program.note("ready")
     for count in (1, 2, 3):
         assert shop.job().wait(WAIT_S).ok
@@ -117,8 +120,8 @@ def test_a_job_given_to_two_runners(shop: Shop) -> None:
 @pytest.mark.parametrize("endpoint", [ASSIGNMENTS, STREAM])
 @pytest.mark.parametrize("flood", lying.STREAM_FLOODS.values(), ids=lying.STREAM_FLOODS)
 def test_streams_without_end(shop: Shop, endpoint: str, flood: lying.Lie) -> None:
-    shop.liar.lies[endpoint] = flood
-    shop.restart()
+    shop.restart(endpoint, flood)
+    shop.program.note("ready")
     until(shop.liar.lied.is_set, "the lie")
     # assignments come in the session's events too
     assert shop.job().wait(WAIT_S).ok
@@ -130,8 +133,7 @@ def test_streams_without_end(shop: Shop, endpoint: str, flood: lying.Lie) -> Non
 @pytest.mark.parametrize("bomb", [b"0," * 16_000_000, b"{}," * 10_000_000])
 def test_events_that_unpack_to_far_more(shop: Shop, bomb: bytes) -> None:
     """Without the session's events nothing can be begun, and the runner says why."""
-    shop.liar.lies[EVENTS] = lying.say(200, b'{"events":[' + bomb + b"0]}")
-    shop.restart()
+    shop.restart(EVENTS, lying.say(200, b'{"events":[' + bomb + b"0]}"))
     assert shop.program.note("error")["code"] == "answer_too_large"
     assert shop.program.wait() != 0
     shop.liar.honest()
