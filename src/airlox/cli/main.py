@@ -58,7 +58,7 @@ COMMANDS = {
     "listen": ("listen", "wait for what concerns you; print it, or start an agent for it"),
     "mcp": ("mcp", "serve agents that speak MCP; config, prompt: set them up"),
 }
-TAKES_COMMAND = ("run", "demo")
+TAKES_COMMAND = ("run", "demo", "listen")
 """Commands that take everything after `--` as the words of a command of their own."""
 
 _HELP = """Run commands on machines you own, through a relay that cannot read them.
