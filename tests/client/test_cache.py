@@ -46,6 +46,14 @@ def test_where_caches_live() -> None:
     assert default_root({"AIRLOX_CACHE_DIR": "/x", "XDG_CACHE_HOME": "/y"}) == "/x"
     assert default_root({"XDG_CACHE_HOME": "/y"}) == "/y/airlox"
     assert default_root({}) == os.path.expanduser("~/.cache/airlox")
+    assert default_root({"XDG_CACHE_HOME": "here"}) == os.path.expanduser("~/.cache/airlox")
+
+
+def test_a_user_without_a_home_must_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(StorageError, match="AIRLOX_CACHE_DIR"):
+        default_root({})
 
 
 def test_the_layout_is_that_of_0_1_0(cache: SessionCache, tmp_path: Path) -> None:

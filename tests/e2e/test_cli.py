@@ -476,7 +476,7 @@ class TestMachine:
         one, two = Cli(relay, tmp_path / "1", invite=link), Cli(relay, tmp_path / "2", invite=link)
         with one.started(*words, "one", stderr=None) as first:
             read_note(first, "waiting")
-            mine("machine", "approve", "pool")
+            mine("machine", "approve", "pool", "--yes")
             read_note(first, "ready")
             with two.started(*words, "two", "--labels", "big", stderr=None) as second:
                 read_note(second, "waiting")

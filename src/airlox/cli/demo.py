@@ -17,7 +17,7 @@ from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
 
-from airlox.cli import ending, machine, opening, options
+from airlox.cli import adding, ending, opening, options
 from airlox.cli.children import Child
 from airlox.cli.output import size_text
 from airlox.cli.run import first_line, watch
@@ -114,18 +114,14 @@ class _Demo:
         self._root = Path(tempfile.mkdtemp(prefix="airlox-demo-"))
         cleaning.callback(_remove, self._root)
         # what the commands of a person read from their flags
-        self._flags = Namespace(
-            name=NAME, relay=None, cache_dir=os.fspath(self._root / "you"), job_timeout=args.timeout
-        )
-        if args.timeout is None:
-            del self._flags.job_timeout
+        self._flags = Namespace(name=NAME, relay=None, cache_dir=os.fspath(self._root / "you"))
 
     def play(self) -> int:
         self._start_relay()
         session = self._cleaning.enter_context(
-            machine.create(self._flags, self._voice, runtime=_runtime())
+            adding.create(self._flags, self._voice, self._job_limits())
         )
-        kept = machine.keep(self._flags, session)
+        kept = adding.keep(self._flags, session)
         child, sandbox = self._start_runner(session.invites["runner"])
         # before the runner is told to end: it removes what it kept once the session is gone
         self._cleaning.callback(_part, session, child)
@@ -135,6 +131,10 @@ class _Demo:
             self._voice.note(f"\n{first_line(sender, job, NAME)}", "bold")
             result, code = watch(job, self._voice, wait_s=None)
         return self._tell(session, runner, job, result, code)
+
+    def _job_limits(self) -> dict[str, Any]:
+        timeout = {} if self._args.timeout is None else {"timeout_s": self._args.timeout}
+        return adding.LIMITS | {"runtime": _runtime()} | timeout
 
     # -- the parties -------------------------------------------------------------------------
 
@@ -172,11 +172,11 @@ class _Demo:
         return "process"
 
     def _meet(self, session: Session, child: Child, sandbox: str) -> Runner:
-        runner = machine.wait_for_runner(session, _JOIN_S, look_s=1.0, meanwhile=child.check)
+        runner = adding.wait_for_runner(session, _JOIN_S, look_s=1.0, meanwhile=child.check)
         self._voice.note(
             f"runner    {runner.name} joined · sandbox {sandbox} · key {runner.fingerprint}"
         )
-        machine.approve(self._flags, session, runner)
+        adding.approve(self._flags, session, runner)
         self._voice.note("you       approved exactly that key")
         return runner
 

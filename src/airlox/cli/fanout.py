@@ -20,7 +20,7 @@ from airlox.cli import run as running
 from airlox.cli.chorus import Chorus
 from airlox.cli.main import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_RESULT, exit_code
 from airlox.cli.waiting import Waiting
-from airlox.errors import AirloxError, JobRefused, WaitTimeout
+from airlox.errors import AirloxError, JobRefused, SessionClosed, WaitTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class _Site:
         """Raises AirloxError, each time anew."""
         with self._opening:
             if self._session is None:
-                link = self.machine.sender_invite
-                self._session = opening.open_session(self._args, self._voice, link=link)
+                self._session = opening.open_machine(self._args, self._voice, self.machine)
             return self._session
 
     def files(self) -> list[Any]:
@@ -152,6 +151,7 @@ def _fitting(site: _Site, labels: set[str]) -> list[Runner]:
     able = [r for r in runners if r.approved and r.online and not (r.rejected or r.left)]
     fitting = [runner for runner in able if labels <= set(runner.labels)]
     if not fitting:
+        opening.check_open(site.session())
         of = f" with {', '.join(sorted(labels))}" if labels else ""
         raise JobRefused(
             f"no runner of {site.machine.name}{of} is online and approved",
@@ -331,6 +331,8 @@ class _Seat:
 
     def _tell(self, error: AirloxError) -> int:
         """Say why a place has no result; its exit code."""
+        if isinstance(error, SessionClosed):
+            error = opening.told_of(self._place.site.machine, error)
         if not self._voice.json:
             return exit_code(error, self._voice)
         if not isinstance(error, WaitTimeout) or self._job is None:

@@ -7,14 +7,17 @@ and the person is told.
 from __future__ import annotations
 
 import os
+import time
+from contextlib import contextmanager
 
 from airlox.cli import options
-from airlox.errors import AirloxError, RelayError
+from airlox.cli.output import time_text
+from airlox.errors import AirloxError, JobRefused, RelayError, SessionClosed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from typing import Any
 
     from airlox.cli.output import Voice
@@ -113,10 +116,58 @@ def _profile(args: Namespace, field: str, variable: str) -> str | None:
     return given or os.environ.get(variable) or None
 
 
-def open_place(args: Namespace, voice: Voice) -> Session:
-    """The session of `--on MACHINE`, else that of the flags and variables."""
+@contextmanager
+def open_place(args: Namespace, voice: Voice) -> Iterator[Session]:
+    """The session of `--on MACHINE`, else that of the flags and variables, for a block."""
     machine = machine_of(args)
-    return open_session(args, voice, link=None if machine is None else machine.sender_invite)
+    if machine is None:
+        with open_session(args, voice) as session:
+            yield session
+        return
+    with of_machine(machine), open_machine(args, voice, machine) as session:
+        yield session
+
+
+def open_machine(args: Namespace, voice: Voice, machine: Machine) -> Session:
+    """The session of a machine, as whoever sends jobs there."""
+    return open_session(args, voice, link=machine.sender_invite)
+
+
+@contextmanager
+def of_machine(machine: Machine) -> Iterator[None]:
+    """What ends or refuses within the block is told as the machine's, with what to do."""
+    try:
+        yield
+    except SessionClosed as error:
+        raise told_of(machine, error) from error
+    except JobRefused as error:
+        if error.code == "no_runner_available":
+            error.hint = (
+                f"see the runners of {machine.name}: airlox machine ls; --queue waits for one"
+            )
+        raise
+
+
+def told_of(machine: Machine, error: SessionClosed) -> SessionClosed:
+    """The end of a session, as the end of the machine it is of."""
+    expires_at_ms = machine.expires_at_ms
+    why = error.message
+    if expires_at_ms is not None and expires_at_ms <= time.time() * 1000:
+        why = f"its session expired {time_text(expires_at_ms)}"
+    elif error.code == "cut_off":
+        why = f"its session's senders were revoked, or this one left ({why})"
+    return SessionClosed(
+        f"machine {machine.name} takes no more jobs: {why}",
+        code=error.code,
+        hint=f"a new session for the same runner: airlox machine add {machine.name} --renew; "
+        f"or forget it: airlox machine rm {machine.name}",
+    )
+
+
+def check_open(session: Session) -> None:
+    """Raises SessionClosed when the session is known to be over."""
+    if session.closed is not None:
+        raise SessionClosed(session.closed, code="session_gone")
 
 
 def machines(args: Namespace) -> Machines:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airlox.client.jobs import Job
+    from airlox.client.machines import Machine
     from airlox.client.session import Session
     from airlox.protocol.chain import Alarm
 
@@ -75,6 +76,18 @@ def runner(value: Runner) -> Shape:
     if value.info is not None:
         shape["info"] = _without(msgspec.to_builtins(value.info), "type", "kinds", "sandbox")
     return shape
+
+
+def machine(value: Machine) -> Shape:
+    """A machine without its links."""
+    return {
+        "created_at_ms": value.created_at_ms,
+        "expires_at_ms": value.expires_at_ms,
+        "last_job": value.last_job,
+        "name": value.name,
+        "relay": value.relay,
+        "session_id": value.session_id,
+    }
 
 
 def session(value: Session) -> Shape:

@@ -46,6 +46,8 @@ not cost anybody the identity of a session that lives."""
 EVENTS_BYTES: Final = 2 * TIMELINE_BYTES
 """Bound of `events.jsonl`: what a reader keeps of a session, and room for its escapes."""
 PAST: Final = "past.jsonl"
+EPOCHS: Final = "epochs.json"
+EPOCHS_BYTES: Final = TIMELINE_BYTES
 SMALL_BYTES: Final = 64 * 1024
 
 _SESSION_FOLDER: Final = re.compile(r"ax_[a-z2-7]{26}\Z")
@@ -78,10 +80,21 @@ class _ManifestFile(msgspec.Struct):
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> str:
-    """Where caches live: AIRLOX_CACHE_DIR, else `airlox` in the user's cache folder."""
+    """Where caches live: AIRLOX_CACHE_DIR, else `airlox` in the user's cache folder.
+
+    Raises StorageError for a user without a home, as containers have them.
+    """
     if chosen := environ.get("AIRLOX_CACHE_DIR"):
         return chosen
-    base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # which is to be ignored then
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(base):
+        raise StorageError(
+            "this user has no home folder to keep sessions in",
+            code="no_home",
+            hint="set AIRLOX_CACHE_DIR to a folder that this user may write to",
+        )
     return os.path.join(base, "airlox")
 
 
@@ -125,6 +138,18 @@ class SessionCache:
 
     def save_manifest(self, document: str) -> None:
         safefs.write_private(self._path("manifest.json"), document.encode())
+
+    def load_epochs(self) -> list[str]:
+        """Documents of the epochs that were learned, unverified. Damaged ones are none."""
+        data = self.load_state(EPOCHS, EPOCHS_BYTES)
+        try:
+            return [] if data is None else msgspec.json.decode(data, type=list[str])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return []
+
+    def save_epochs(self, documents: Sequence[str]) -> None:
+        """Keep them beside the events: whoever only sends reads no events first."""
+        self.save_state(EPOCHS, msgspec.json.encode(documents))
 
     def load_identity(self, name: str) -> Identity | None:
         """The identity called `name`: a role, or `runner-<name>`. A damaged one is None."""

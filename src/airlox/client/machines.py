@@ -1,8 +1,9 @@
 """Machines: local names for sessions with a runner, kept under the cache.
 
 `<root>/machines/<name>.json`, one file a machine, 0600 because it holds invites. A name is never
-taken over: adding one that exists is refused. What a machine's session and runner are doing now is
-asked of the relay; only what cannot be asked is kept here.
+taken over: adding one that exists is refused, and a machine gets another session only from whoever
+knows the one it has. What a machine's session and runner are doing now is asked of the relay; only
+what cannot be asked is kept here, with what a new session for the same runner is made from.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MACHINE_BYTES: Final = 64 * 1024
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One machine. The invites are secrets and never show in `repr`.
 
-    `runner` is the key of the runner the owner chose, None until one was approved.
+    `runner` is the key of the runner the owner chose, None until one was approved and where there
+    are several. `sandbox` and `image` are those of the command that was printed for it,
+    `job_limits` the session's, as `Session.create` takes them.
     """
 
     name: str
@@ -35,6 +38,9 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_at_ms: int | None = None
     runner: str | None = None
     last_job: str | None = None
+    sandbox: str | None = None
+    image: str | None = None
+    job_limits: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"Machine(name={self.name!r}, session_id={self.session_id!r}, relay={self.relay!r})"
@@ -92,14 +98,31 @@ class Machines:
             safefs.write_private(self._path(name), msgspec.json.encode(machine))
         return machine
 
+    def renew(self, old: Machine, new: Machine) -> None:
+        """Put `new`, of the same name, in the place of `old`. Raises UsageError when that machine
+        has meanwhile gone or got another session."""
+        self.get(old.name)
+        with self._lock():
+            if self.get(old.name).session_id != old.session_id:
+                raise UsageError(
+                    f"machine {old.name} got another session meanwhile",
+                    code="machine_changed",
+                    hint="airlox machine ls shows it",
+                )
+            safefs.write_private(self._path(new.name), msgspec.json.encode(new))
+
     def remove(self, name: str) -> None:
         """Forget a machine; its session is not touched. Raises UsageError when there is none."""
-        try:
-            os.unlink(self._path(name))
-        except FileNotFoundError:
+        path = self._path(name)
+        if not os.path.isdir(self._folder):
             self.get(name)
-        except OSError as error:
-            raise StorageError(f"cannot remove machine {name}: {error.strerror}") from error
+        with self._lock():
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                self.get(name)
+            except OSError as error:
+                raise StorageError(f"cannot remove machine {name}: {error.strerror}") from error
 
     def _lock(self) -> Any:
         return file_lock(os.path.join(self._folder, ".lock"), "the list of machines")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from airlox.cli import machine
+from airlox.cli import adding, machine
 from airlox.cli.options import CommandLineError, Parser
 from airlox.client.session import Session
 from airlox.client.shown import Runner
@@ -64,26 +64,28 @@ class FakeSession:
 
 def wait(*looks: list[Runner], timeout_s: float = 30.0, **options: Any) -> Runner:
     session = cast(Session, FakeSession(*looks))
-    return machine.wait_for_runner(session, timeout_s, **options)
+    return adding.wait_for_runner(session, timeout_s, **options)
 
 
 class TestCommand:
     def test_the_link_is_an_assignment_and_no_argument(self) -> None:
-        words = shlex.split(machine.join_command(LINK, "box", "--sandbox local"))
+        words = shlex.split(adding.join_command(LINK, "box", "--sandbox local"))
         assert words[0] == f"AIRLOX_INVITE={LINK}"
         assert words[1:] == ["airlox", "runner", "join", "--name", "box", "--sandbox", "local"]
 
     def test_sandboxes_that_are_not_there_are_refused(self) -> None:
-        assert machine._sandbox(parse("add", "box")) == "--sandbox local"
-        assert machine._sandbox(parse("add", "box", "--sandbox", "process")) == "--sandbox process"
+        assert adding.sandbox_flags(parse("add", "box")) == "--sandbox local"
+        assert (
+            adding.sandbox_flags(parse("add", "box", "--sandbox", "process")) == "--sandbox process"
+        )
         for words in (("--sandbox", "x; rm"), ("--sandbox", "local", "--image", "i")):
             with pytest.raises(CommandLineError):
-                machine._sandbox(parse("add", "box", *words))
+                adding.sandbox_flags(parse("add", "box", *words))
 
     def test_an_image_goes_with_containers_and_into_the_command(self) -> None:
-        said = machine._sandbox(parse("add", "box", "--image", "debian:12"))
+        said = adding.sandbox_flags(parse("add", "box", "--image", "debian:12"))
         assert said == "--sandbox docker --image debian:12"
-        odd = machine._sandbox(parse("add", "box", "--image", "x; rm"))
+        odd = adding.sandbox_flags(parse("add", "box", "--image", "x; rm"))
         assert shlex.split(odd)[-1] == "x; rm"
 
     def test_the_name_of_a_person_is_not_the_machine_s(self) -> None:
@@ -108,7 +110,7 @@ class TestWaiting:
         session = FakeSession([])
         session.closed = "expired"
         with pytest.raises(SessionClosed, match="expired"):
-            machine.wait_for_runner(cast(Session, session), 30.0)
+            adding.wait_for_runner(cast(Session, session), 30.0)
 
     def test_what_goes_wrong_meanwhile_ends_it(self) -> None:
         def fail() -> None:
