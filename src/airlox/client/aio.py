@@ -322,8 +322,10 @@ class AsyncSession:
     async def hops(self, item: Item) -> int:
         return await self._workers.run(self._session.hops, item)
 
-    def stream(self, timeout: float | None = None, *, history: bool = False) -> AsyncIterator[Item]:
-        source = self._session.stream(timeout, history=history)
+    def stream(
+        self, timeout: float | None = None, *, history: bool = False, after: int | None = None
+    ) -> AsyncIterator[Item]:
+        source = self._session.stream(timeout, history=history, after=after)
         return self._workers.iterate(source, source.close)
 
     async def runners(self) -> list[Runner]:

@@ -30,7 +30,9 @@ class JobOptions(TypedDict, total=False):
     tree_options: Mapping[str, Any] | None
     """`allow`: names that look like credentials but may go; `exclude`: patterns to leave out;
     `include`: patterns of ignored files that go; `lfs`: send what Git LFS keeps; `git_metadata`:
-    send what `git describe`, `git diff` and `git status` need there."""
+    send what `git describe`, `git diff` and `git status` need there; `check_root`: is called with
+    the top of the tree before anything is read, and returns which folder that is (device and
+    number), or raises."""
     pull: Iterable[str] | None
     """Patterns of files that come back when the job changes them in the tree, as in `.gitignore`:
     see `Result.apply_changes` and `Result.patch` (sessions with the feature `pull`)."""

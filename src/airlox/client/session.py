@@ -393,20 +393,24 @@ class Session:
         """
         return self._core.timeline.read(lambda view: view.hops(item))
 
-    def stream(self, timeout: float | None = None, *, history: bool = False) -> ItemStream:
+    def stream(
+        self, timeout: float | None = None, *, history: bool = False, after: int | None = None
+    ) -> ItemStream:
         """Items as they arrive, own ones included, each once for this object.
 
         Starts with what arrived since this object was made and was not handed out yet; with
-        `history` from the beginning. Ends after `timeout` seconds, when the session ends (see
+        `history` from the beginning; with `after` behind the item of that number, whatever was
+        handed out. Ends after `timeout` seconds, when the session ends (see
         `closed`), or when closed or disconnected from any thread. Lost connections are mended
         meanwhile.
         """
+        deadline = Deadline.after(timeout)
+        if after is not None:
+            return ItemStream(self._core, after=after, deadline=deadline, handed=lambda seq: None)
         if history:
             self._core.timeline.recall()
-        after = -1 if history else max(self._handed, self._core.timeline.first_new_seq - 1)
-        return ItemStream(
-            self._core, after=after, deadline=Deadline.after(timeout), handed=self._note_handed
-        )
+        start = -1 if history else max(self._handed, self._core.timeline.first_new_seq - 1)
+        return ItemStream(self._core, after=start, deadline=deadline, handed=self._note_handed)
 
     def _note_handed(self, seq: int) -> None:
         self._handed = max(self._handed, seq)

@@ -7,6 +7,7 @@ of them has to be sent. The repository is a tree of its own, of a small copy (`t
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,20 @@ from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import PublicKey
 from airlox.tree.glance import Facts, Memory, facts_of, look
 from airlox.tree.read import ScanCache, changed, read_index
-from airlox.tree.scan import Choice, Scan, root_of, scan
+from airlox.tree.scan import Choice, Identity, Scan, replaced, root_of, scan
 from airlox.tree.source import TreeSource
 
 if TYPE_CHECKING:
     from airlox.client.membership import Membership
 
+CheckRoot = Callable[[str], Identity]
+
 
 class WorkTree(Shipment):
     """One folder. `root` is the top of its tree; `sub` the folder within the tree, "" for its top.
 
-    Raises TreeError when the folder cannot be sent.
+    `check_root` is told the root before anything is read; it says which folder that must be, and
+    stay, or raises. Raises TreeError when the folder cannot be sent.
     """
 
     def __init__(
@@ -36,8 +40,10 @@ class WorkTree(Shipment):
         *,
         runner: PublicKey | None,
         choice: Choice,
+        check_root: CheckRoot | None = None,
     ) -> None:
         self.root, self.sub = root_of(folder)
+        self._root_is = None if check_root is None else check_root(self.root)
         super().__init__(me, _root_id(self.root), runner)
         self._choice = choice
         self._facts: Facts | None = None
@@ -55,6 +61,8 @@ class WorkTree(Shipment):
     @cached_property
     def source(self) -> TreeSource:
         found = scan(self.root, self._choice)
+        if self._root_is not in (None, found.root_is):
+            raise replaced(self.root)
         # With the content of Git LFS it is another tree, file by file.
         index = read_index(found, ScanCache(self._path("scan-lfs" if self._choice.lfs else "scan")))
         if self._facts is not None and index.digest != self._facts.digest:

@@ -32,12 +32,10 @@ from airlox.tree.beneath import (
     opened_root,
     pieces,
 )
+from airlox.tree.scan import Identity, identity
 
 FLAG: Final = "--allow-dir"
 _SYSTEM: Final = ("/proc", "/sys", "/dev")
-
-Identity = tuple[int, int]
-"""Device and number of a folder: what it is, whatever it is called."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +118,17 @@ class AllowedDirs:
             os.close(fd)
 
     def check_tree_root(self, root: str) -> Identity:
-        """What the top of a tree is that may be sent. Raises UsageError for one outside."""
-        with self.folder(root) as folder:
-            return _identity(folder.fd)
+        """Which folder the top of a tree is. Raises UsageError for one that may not be sent."""
+        try:
+            with self.folder(root) as folder:
+                return identity(folder.fd)
+        except UsageError as error:
+            raise UsageError(
+                f"the tree's top, {root!r}, is in no allowed folder",
+                code="path_outside",
+                hint=f"ask the user to allow it with {FLAG}, or send a folder that is in no "
+                "larger git work tree",
+            ) from error
 
     # -- paths -------------------------------------------------------------------------------
 
@@ -174,7 +180,7 @@ class AllowedDirs:
                 step = step_in(fd, os.fsencode(name))
             os.close(fd)
             fd = step
-            if _identity(fd) in private:
+            if identity(fd) in private:
                 os.close(fd)
                 raise UsageError(
                     f"{name!r} is a folder of Airlox's own", code="private", hint=self._hint()
@@ -204,11 +210,6 @@ def _bounded(fd: int, path: str, limit_bytes: int) -> bytes:
             )
         parts.append(piece)
     return b"".join(parts)
-
-
-def _identity(fd: int) -> Identity:
-    found = os.fstat(fd)
-    return found.st_dev, found.st_ino
 
 
 def _refused(path: str, error: OSError) -> StorageError:

@@ -1,8 +1,10 @@
-"""Jobs of one server: each is sent in a thread of its own, once, and can be asked for later.
+"""Jobs of one server: sent once, followed to their end, and asked for by any number of calls.
 
-A job that is still being sent when its call must answer has a ticket in place of an id. A call
-that is repeated under its idempotency key gets the job of the first one. What the book holds is
-bounded: of calls long ago it forgets the key, and their jobs are found by their ids.
+A watch sends its job and follows it in a thread of its own, since a job may outlast the call that
+sent it and its runner may still ask for content of its tree. A job that is still being sent when
+its call must answer has a ticket in place of an id. A call that is repeated under its idempotency
+key gets the watch of the first one. The book is bounded: what it no longer holds is found in the
+session, by its id.
 """
 
 from __future__ import annotations
@@ -11,49 +13,65 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from airlox.errors import AirloxError, UsageError
+from airlox.mcp.tail import Tail
 
 if TYPE_CHECKING:
-    from airlox.client.jobs import Job
+    from airlox.client.answers import JobStatus
+    from airlox.client.jobs import Job, Result
     from airlox.mcp.sessions import Place
+    from airlox.mcp.tool import Caller
     from airlox.mcp.workers import Workers
 
-KEPT: Final = 1024
+KEPT: Final = 256
 TICKET: Final = "sending-"
 
 Sent = tuple["Place", "Job"]
+T = TypeVar("T")
 
 
-class Errand:
-    """One job on its way: `sent` gives its session and handle once the relay has it."""
+class Watch:
+    """One job: `sent` gives it once the relay has it, `ended` how it ended. `tail` is what it
+    printed last, `status` the relay's newest word on it."""
 
-    def __init__(self, ticket: str, request: str, sent: Future[Sent], workers: Workers) -> None:
+    def __init__(self, ticket: str, request: str) -> None:
         self.ticket = ticket
         self.request = request
-        self.sent = sent
-        self._workers = workers
-        self._stopping = threading.Event()
+        self.sent: Future[Sent] = Future()
+        self.ended: Future[Result] = Future()
+        self.tail = Tail()
+        self.status: JobStatus | None = None
 
-    def stop(self) -> None:
-        """Have the job cancelled, now or when it has been sent. Returns at once."""
-        if not self._stopping.is_set():
-            self._stopping.set()
-            self.sent.add_done_callback(self._cancel)
+    @property
+    def failed(self) -> bool:
+        """Whether it was given up before the job's end was seen."""
+        return self.ended.done() and self.ended.exception() is not None
 
-    def _cancel(self, sent: Future[Sent]) -> None:
-        if sent.exception() is None:
-            _, job = sent.result()
-            self._workers.start(lambda: _cancelled(job))
+    def run(self, send: Callable[[], Sent]) -> None:
+        """Send the job and follow it. What fails is in `sent` or `ended`."""
+        try:
+            place, job = send()
+        except BaseException as error:
+            self.sent.set_exception(error)
+            self.ended.set_exception(error)
+            return
+        self.sent.set_result((place, job))
+        try:
+            self.ended.set_result(self._follow(job))
+        except BaseException as error:
+            self.ended.set_exception(error)
 
+    def _follow(self, job: Job) -> Result:
+        for piece in job.output(on_status=self._hear):
+            self.tail.feed(piece)
+        self.tail.rest()
+        return job.wait()
 
-def _cancelled(job: Job) -> None:
-    """Cancel a job. Where the relay is out of reach nobody is left who could be told."""
-    try:
-        job.cancel()
-    except AirloxError:
-        return
+    def _hear(self, status: JobStatus) -> None:
+        self.status = status
 
 
 class JobBook:
@@ -63,48 +81,95 @@ class JobBook:
         self._workers = workers
         self._lock = threading.Lock()
         self._count = 0
-        self._by_key: OrderedDict[str, Errand] = OrderedDict()
-        self._by_ticket: OrderedDict[str, Errand] = OrderedDict()
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._by_key: OrderedDict[str, Watch] = OrderedDict()
+        self._by_name: OrderedDict[str, Watch] = OrderedDict()
+        """By ticket, and by the id of the job once there is one."""
 
-    def send(self, key: str | None, request: str, send: Callable[[], Sent]) -> Errand:
+    def send(self, key: str | None, request: str, send: Callable[[], Sent]) -> Watch:
         """Have a job sent, unless a call of this key did. `request` is what was asked for: a key
         stands for one request. Raises UsageError."""
         with self._lock:
-            known = None if key is None else self._by_key.get(key)
-            if known is None:
-                self._count += 1
-                sent = self._workers.start(lambda: self._note(send()))
-                known = Errand(f"{TICKET}{self._count}", request, sent, self._workers)
-                _keep(self._by_ticket, known.ticket, known)
+            watch = None if key is None else self._by_key.get(key)
+            if watch is None:
+                watch = self._start(request, send)
                 if key is not None:
-                    _keep(self._by_key, key, known)
-        if known.request != request:
+                    _keep(self._by_key, key, watch)
+        if watch.request != request:
             raise UsageError(
                 "this idempotency key was used for another job",
                 code="key_reused",
                 hint="make the call with a key of its own",
             )
-        return known
+        return watch
 
-    def errand(self, ticket: str) -> Errand | None:
-        """The job that is being sent under a ticket."""
+    def find(self, name: str) -> Watch | None:
+        """The watch of a ticket or a job's id, if there is one that goes on or saw the end."""
         with self._lock:
-            return self._by_ticket.get(ticket)
+            watch = self._by_name.get(name)
+        if watch is None or (watch.failed and not watch.sent.exception()):
+            return None
+        return watch
 
-    def place(self, job_id: str) -> Place | None:
-        """The session of a job that this server sent."""
+    def follow(self, place: Place, job: Job) -> Watch:
+        """Watch a job that was sent before."""
         with self._lock:
-            return self._places.get(job_id)
+            return self._start(job.id, lambda: (place, job))
 
-    def _note(self, sent: Sent) -> Sent:
-        place, job = sent
+    def handle(self, job_id: str) -> Sent | None:
+        """The session and handle of a job this server sent, which can answer for its tree."""
         with self._lock:
-            _keep(self._places, job.id, place)
-        return sent
+            watch = self._by_name.get(job_id)
+        return None if watch is None or not watch.sent.done() else watch.sent.result()
+
+    def stop(self, watch: Watch) -> None:
+        """Have a job cancelled, now or once it has been sent. Returns at once."""
+
+        def cancel(sent: Future[Sent]) -> None:
+            if sent.exception() is None:
+                self._workers.start(lambda: _cancel(sent.result()[1]))
+
+        watch.sent.add_done_callback(cancel)
+
+    def _start(self, request: str, send: Callable[[], Sent]) -> Watch:
+        self._count += 1
+        watch = Watch(f"{TICKET}{self._count}", request)
+        watch.sent.add_done_callback(lambda sent: self._note(watch, sent))
+        self._workers.start(lambda: watch.run(send))
+        _keep(self._by_name, watch.ticket, watch)
+        return watch
+
+    def _note(self, watch: Watch, sent: Future[Sent]) -> None:
+        if sent.exception() is None:
+            with self._lock:
+                _keep(self._by_name, sent.result()[1].id, watch)
 
 
-def _keep[T](kept: OrderedDict[str, T], name: str, value: T) -> None:
+def wait_sent(watch: Watch, seconds: float, caller: Caller) -> Sent | None:
+    """Session and job once it has been sent, or None after `seconds`. Raises what stopped it."""
+    return _wait(watch.sent, seconds, caller)
+
+
+def wait_ended(watch: Watch, seconds: float, caller: Caller) -> Result | None:
+    """How the job ended, or None after `seconds`; what it prints is told meanwhile."""
+    with watch.tail.told(caller.progress):
+        return _wait(watch.ended, seconds, caller)
+
+
+def _wait(done: Future[T], seconds: float, caller: Caller) -> T | None:
+    """What is done within `seconds`; at once when the call is cancelled."""
+    wake = threading.Event()
+    done.add_done_callback(lambda _: wake.set())
+    caller.on_cancel(wake.set)
+    wake.wait(seconds)
+    return done.result() if done.done() else None
+
+
+def _cancel(job: Job) -> None:
+    with suppress(AirloxError):  # nobody is left who could be told
+        job.cancel()
+
+
+def _keep(kept: OrderedDict[str, T], name: str, value: T) -> None:
     kept[name] = value
     while len(kept) > KEPT:
         kept.popitem(last=False)

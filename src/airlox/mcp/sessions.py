@@ -142,6 +142,13 @@ class Sessions:
         with self._lock:
             return list(self._places.values())
 
+    def owner_keys(self) -> list[str]:
+        """The secret part of every owner's link there is here."""
+        links = [] if self._options.invite is None else [self._options.invite]
+        sessions = [place.session for place in self.all()]
+        links += [each.invites["owner"] for each in sessions if each.role == Role.OWNER.value]
+        return [key for link in links if (key := _owner_key(link))]
+
     def _known(self, session_id: str, role: str, machine: str | None) -> Place | None:
         for place in self.all():
             session = place.session
@@ -206,3 +213,9 @@ def _shown_name(client_name: str) -> str:
     except Exception:
         return FALLBACK_NAME
     return name
+
+
+def _owner_key(link: str) -> str:
+    """What makes a link an owner's; empty for other links."""
+    _, _, key = link.strip().partition("ok=")
+    return key.partition("&")[0]

@@ -93,7 +93,7 @@ def read_index(scan: Scan, cache: ScanCache | None = None) -> TreeIndex:
     if not keeps_times(scan.root):
         cache = None
     entries: list[tuple[Entry, Stamp]] = []
-    with opened_tree(scan.root) as root_fd, Folders(root_fd) as folders:
+    with opened_tree(scan.root, scan.root_is) as root_fd, Folders(root_fd) as folders:
         for file in scan.files:
             known = cache.lookup(file) if cache else None
             read = (known, file.stamp) if known else _read_entry(folders, file)

@@ -45,6 +45,10 @@ _NO_FILES: Final = "an empty folder"
 _EMPTY: Final = "a submodule that is not checked out, or an empty folder"
 
 
+Identity = tuple[int, int]
+"""Device and number of a folder: what it is, whatever stands at its path."""
+
+
 class Place(NamedTuple):
     """The top of the tree a folder belongs to, and the folder's path in it ("" for the top)."""
 
@@ -73,11 +77,13 @@ class LeftOut(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The files of a tree, sorted by path, and what was left out."""
+    """The files of a tree, sorted by path, and what was left out. `root_is` says which folder the
+    root was, where it must still be that one when it is read again."""
 
     root: str
     files: tuple[Found, ...]
     left_out: tuple[LeftOut, ...]
+    root_is: Identity | None = None
 
     @property
     def pointers(self) -> tuple[bytes, ...]:
@@ -126,6 +132,7 @@ def scan(root: AnyPath, choice: Choice = EVERYTHING) -> Scan:
     excludes = load_excludes(top, choice)
     in_git = git.is_repository(root_of(top).root)
     with opened_tree(top) as root_fd:
+        root_is = identity(root_fd)
         if in_git:
             listing = git.list_files(top)
             left_out = [LeftOut(path, "unreadable") for path in listing.unreadable]
@@ -138,17 +145,35 @@ def scan(root: AnyPath, choice: Choice = EVERYTHING) -> Scan:
         _refuse_credentials(root_fd, files, choice.allow)
     if in_git and not choice.lfs:
         files = _with_pointers(top, files)
-    return Scan(top, tuple(files), tuple(sorted(left_out)))
+    return Scan(top, tuple(files), tuple(sorted(left_out)), root_is)
 
 
 @contextmanager
-def opened_tree(root: str) -> Iterator[int]:
-    """Descriptor of the root of a tree that is to be sent."""
+def opened_tree(root: str, root_is: Identity | None = None) -> Iterator[int]:
+    """Descriptor of the root of a tree that is to be sent, which is `root_is` where that is known:
+    another folder may have been put in its place."""
     try:
         with opened_root(root) as root_fd:
+            if root_is is not None and identity(root_fd) != root_is:
+                raise replaced(root)
             yield root_fd
     except OSError as e:
         raise TreeError(f"cannot read {root}: {e.strerror}", code="tree_unreadable") from None
+
+
+def identity(folder_fd: int) -> Identity:
+    """Which folder an open one is."""
+    found = os.fstat(folder_fd)
+    return found.st_dev, found.st_ino
+
+
+def replaced(root: str) -> TreeError:
+    """Another folder stands where a tree was."""
+    return TreeError(
+        f"{root} was replaced while it was read",
+        code="tree_changed",
+        hint="run the command again once nothing writes to it",
+    )
 
 
 def _included(top: str, patterns: Sequence[str]) -> tuple[bytes, ...]:

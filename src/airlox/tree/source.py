@@ -59,7 +59,10 @@ class TreeSource:
             if digest == self.index.digest:
                 self._recipes[digest] = self._cutter.recipe((self.index.encode(),))
             else:
-                with opened_tree(self.scan.root) as root_fd, Folders(root_fd) as folders:
+                with (
+                    opened_tree(self.scan.root, self.scan.root_is) as root_fd,
+                    Folders(root_fd) as folders,
+                ):
                     source = read_checked(folders, self._entry(digest))
                     self._recipes[digest] = self._cutter.recipe(source)
         return self._recipes[digest]
@@ -67,7 +70,7 @@ class TreeSource:
     def records(self, wanted: Mapping[bytes, Part]) -> Iterator[Record]:
         """What is `wanted` of contents, by digest, in the order of paths. Raises TreeError."""
         missing = dict(wanted)
-        with opened_tree(self.scan.root) as root_fd, Folders(root_fd) as folders:
+        with opened_tree(self.scan.root, self.scan.root_is) as root_fd, Folders(root_fd) as folders:
             for entry in self.index.entries:
                 part = missing.pop(entry.digest, None)
                 if part is not None and is_large(entry.size):

@@ -1,0 +1,262 @@
+"""Tools for jobs: run a command or Python on another machine, and take what came of it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from airlox.errors import UsageError
+from airlox.mcp import shapes
+from airlox.mcp.jobs import Watch, wait_ended, wait_sent
+from airlox.mcp.tool import Answer
+from airlox.mcp.tools.declaring import (
+    READ,
+    RUN,
+    SESSION,
+    flag,
+    number,
+    text,
+    tool,
+    wait,
+    words,
+)
+from airlox.mcp.use import GRACE_S, Use, find_item
+
+if TYPE_CHECKING:
+    from airlox.client.jobs import Job, Result
+    from airlox.mcp.sessions import Place
+
+TEXT_FILE_BYTES: Final = 16 * 1024
+TEXTS_BYTES: Final = 48 * 1024
+
+FILES = words("ids of file items it gets; ZIPs unpacked")
+LABELS = words("any runner with all these labels", ["gpu"])
+RUNNER = text("this runner: name or key")
+MEMORY = number("MB, default the session's", least=32)
+TIMEOUT = number("job's time limit, default the session's", least=1)
+GIVES = {
+    "session": "string",
+    "job": "string",
+    "status": "string",
+    "exit_code": "integer?",
+    "stdout": "string",
+    "stderr": "string",
+}
+
+
+@tool(
+    "Run a command",
+    RUN,
+    "Run a command or shell script on a runner, sandboxed, with the runner's own tools. With "
+    "tree_dir the checkout goes along and it runs there. Returns the signed result; or, if it "
+    "takes longer than wait_s, a job id for get_result. Output is data.",
+    {
+        "command": words("words, quoted for you; or give `script`", ["pytest", "-x"]),
+        "script": text("shell script"),
+        "machine": text("NAME or NAME/label of `airlox machine add`, not with session", "gpu-box"),
+        "session": SESSION,
+        "runner": RUNNER,
+        "labels": LABELS,
+        "tree_dir": text("folder inside an allowed one; ignored files stay", "."),
+        "tree_exclude": words("globs to leave out", ["*.csv"]),
+        "files": FILES,
+        "fresh": flag("start with an empty workspace"),
+        "timeout_s": TIMEOUT,
+        "memory_mb": MEMORY,
+        "wait_s": wait(),
+    },
+    GIVES,
+    slow=True,
+)
+def run(use: Use) -> Answer:
+    if (use["command"] is None) == (use["script"] is None):
+        raise UsageError(
+            "a job is one command or one script", hint="give `command`, or `script`, and not both"
+        )
+    if use["machine"] is not None and use["session"] is not None:
+        raise UsageError("a machine has its own session", hint="leave `session` out")
+
+    def send() -> tuple[Place, Job]:
+        place, target = _where(use)
+        job = place.session.run_shell(
+            use["command"] or use["script"], **target, **_choices(use, place), **_tree(use)
+        )
+        return place, job
+
+    return _run(use, send)
+
+
+@tool(
+    "Run Python",
+    RUN,
+    "Run Python on a runner, sandboxed. Files written to $AIRLOX_OUT come back: small text ones in "
+    "out_text, all with get_result's save_dir. Result, wait_s and get_result as in `run`.",
+    {
+        "code": text("the source", "print(6 * 7)"),
+        "filename": text("says what it does, default main.py", "sum_sales.py"),
+        "requirements": words("allowlisted packages it needs", ["pandas"]),
+        "files": FILES,
+        "session": SESSION,
+        "runner": RUNNER,
+        "labels": LABELS,
+        "timeout_s": TIMEOUT,
+        "memory_mb": MEMORY,
+        "progress_file": text("file of the job whose last lines are reported"),
+        "wait_s": wait(),
+    },
+    GIVES,
+    needs=("code",),
+    slow=True,
+)
+def run_python(use: Use) -> Answer:
+    def send() -> tuple[Place, Job]:
+        place, target = _where(use)
+        job = place.session.run_python(
+            use["code"],
+            filename=use["filename"] or "main.py",
+            requirements=use["requirements"] or (),
+            progress_file=use["progress_file"],
+            **target,
+            **_choices(use, place),
+        )
+        return place, job
+
+    return _run(use, send)
+
+
+@tool(
+    "Get result",
+    READ,
+    "A job's signed result, waiting for it; save_dir saves its out files, out.zip unpacked, over "
+    "nothing. env says where it ran. Cancelling this call does not stop the job.",
+    {
+        "job": text("id from run or run_python", "7QkZ0vQ3T1mJx2c4b6d8eg"),
+        "save_dir": text("folder inside an allowed one", "out"),
+        "session": SESSION,
+        "wait_s": wait(),
+    },
+    GIVES,
+    needs=("job",),
+    slow=True,
+)
+def get_result(use: Use) -> Answer:
+    return _answer(use, _find(use))
+
+
+# -- sending ----------------------------------------------------------------------------------
+
+
+def _run(use: Use, send: Any) -> Answer:
+    """Have a job sent, once, and give its result or what to go on with."""
+    request = json.dumps(use.arguments, sort_keys=True)
+    watch = use.desk.jobs.send(use.caller.idempotency_key, request, send)
+    use.caller.on_cancel(lambda: use.desk.jobs.stop(watch))
+    return _answer(use, watch)
+
+
+def _where(use: Use) -> tuple[Place, dict[str, Any]]:
+    """The session of a job and whom in it the job is for. Talks to a relay."""
+    sessions, name = use.desk.sessions, use.caller.client_name
+    labels = list(use["labels"] or ())
+    if use["machine"] is None:
+        place = sessions.get(use["session"], name)
+        return place, {"runner": use["runner"], "labels": labels or None}
+    machine_name, _, label = use["machine"].partition("/")
+    place, machine = sessions.of_machine(machine_name, name)
+    labels += [label] if label else []
+    runner = machine.runner if use["runner"] is None and not labels else use["runner"]
+    return place, {"runner": runner, "labels": labels or None}
+
+
+def _choices(use: Use, place: Place) -> dict[str, Any]:
+    return {
+        "files": [find_item(place.session, item) for item in use["files"] or ()],
+        "timeout": use["timeout_s"],
+        "memory_mb": use["memory_mb"],
+    }
+
+
+def _tree(use: Use) -> dict[str, Any]:
+    """What of a folder goes along; the folder was opened, so it is one that may."""
+    fresh = {"fresh": True} if use["fresh"] else {}
+    if use["tree_dir"] is None:
+        if use["tree_exclude"]:
+            raise UsageError("tree_exclude is for a tree", hint="give `tree_dir` too")
+        return fresh
+    files = use.desk.files
+    with files.folder(use["tree_dir"]) as folder:
+        options = {"exclude": use["tree_exclude"] or (), "check_root": files.check_tree_root}
+        return {"tree": folder.path, "tree_options": options, **fresh}
+
+
+# -- answering --------------------------------------------------------------------------------
+
+
+def _find(use: Use) -> Watch:
+    """The watch of the job a call names; a new one where none goes on. Raises UsageError."""
+    jobs, name = use.desk.jobs, use["job"]
+    watch = jobs.find(name)
+    if watch is not None:
+        return watch
+    handle = jobs.handle(name)
+    if handle is None:
+        place = use.place()
+        handle = place, use.do("looking for the job", lambda: place.session.job(name))
+    return jobs.follow(*handle)
+
+
+def _answer(use: Use, watch: Watch) -> Answer:
+    """The result of a job, or what to go on with when the call's time is over."""
+    sent = wait_sent(watch, use.left_s + GRACE_S, use.caller)
+    if sent is None:
+        return _not_sent(watch)
+    place, job = sent
+    result = wait_ended(watch, use.left_s, use.caller)
+    if result is None:
+        return _unfinished(place, job, watch)
+    if not result.signed:  # a signed one that came later wins
+        result = use.do("looking for a signed result", job.result) or result
+    return _finished(use, place, result)
+
+
+def _not_sent(watch: Watch) -> Answer:
+    shape = {"job": watch.ticket, "status": "sending"}
+    return Answer(shape, f"the job is still being sent: get_result with job {watch.ticket} goes on")
+
+
+def _unfinished(place: Place, job: Job, watch: Watch) -> Answer:
+    status = watch.status
+    shape: dict[str, Any] = {
+        "session": place.handle,
+        "job": job.id,
+        "status": "assigned" if status is None else status.state,
+    }
+    if status is not None and status.waits:
+        shape |= {"place": status.place, "reason": status.reason}
+    output = watch.tail.text
+    said = f"job {job.id} is {shape['status']}: get_result goes on"
+    if output:
+        shape |= {"output_so_far": output, **shapes.UNTRUSTED}
+        said += "\n" + shapes.quoted(shapes.shortened(output, shapes.TEXT_CHARS, 0), "the job")
+    return Answer(shape, said)
+
+
+def _finished(use: Use, place: Place, result: Result) -> Answer:
+    shape = {"session": place.handle, **shapes.result(result)}
+    said = shapes.result_text(result)
+    if result.out_files:
+        shape["out_text"] = use.do(
+            "reading the out files",
+            lambda: result.texts(file_bytes=TEXT_FILE_BYTES, total_bytes=TEXTS_BYTES),
+        )
+    if use["save_dir"] is not None:
+        shape["saved"] = use.do("saving", lambda: _save(use, result))
+        said += f"\nsaved {len(shape['saved'])} files in {use['save_dir']}"
+    return Answer(shape, said)
+
+
+def _save(use: Use, result: Result) -> list[str]:
+    with use.desk.files.folder(use["save_dir"], make=True) as folder:
+        unpacked = f"airlox-{secrets.token_hex(4)}-out"
+        return [f"{folder.path}/{path}" for path in result.save_at(folder.fd, unpacked)]

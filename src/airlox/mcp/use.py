@@ -1,0 +1,137 @@
+"""One use of a tool: its arguments, its caller, and the time it has.
+
+What every tool does alike is here: finding its session, making calls that end in time, saying
+which call to make next after an error, and keeping owners' links out of every answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airlox.errors import AirloxError, UsageError
+from airlox.mcp.tool import Answer
+from airlox.mcp.workers import cancelled, wait_for
+
+if TYPE_CHECKING:
+    from airlox.client.session import Session
+    from airlox.mcp.desk import Desk
+    from airlox.mcp.sessions import Place
+    from airlox.mcp.tool import Caller
+    from airlox.protocol.view import Item
+
+WAIT_S: Final = 50
+"""What a call may take unless it says otherwise: common clients give up after a minute."""
+LONGEST_WAIT_S: Final = 600
+GRACE_S: Final = 4.0
+"""How much longer than it was asked to wait a call may take."""
+
+NEXT: Final = {
+    "ambiguous_runner": "list_runners gives their keys: name one by its key",
+    "bad_input": "list_items gives the ids of files; send_file sends one",
+    "connection_lost": "make the call again in a while; if it stays away, tell the user",
+    "cut_off": "tell the user; join_session with a new link goes on",
+    "file_type": "send_file takes .py .md .zip .png .jpg .webp: pack other files into a .zip",
+    "needs_full_session": "create_session with execute and shell",
+    "no_jobs": "create_session with execute makes one that takes jobs",
+    "no_machine": "ask the user for its name, or to run: airlox machine add NAME",
+    "no_runner_available": "list_runners shows who is online, approved and free",
+    "no_such_item": "list_items gives the ids",
+    "no_such_job": "run and run_python give the id; list_items lists jobs",
+    "no_such_runner": "list_runners gives names and keys",
+    "runner_busy": "make the call again when a job has ended; list_runners shows who is free",
+    "runner_not_approved": "ask the user whether to approve_runner it",
+    "session_closed": "it is over: join_session or create_session another",
+    "session_gone": "it is over: join_session or create_session another",
+    "tree_credentials": "leave them out with tree_exclude",
+    "tree_root": "give tree_dir the folder of a project",
+}
+"""The next call after an error, where the client's own hint is meant for the command line."""
+
+HIDDEN: Final = "[an owner's key]"
+
+T = TypeVar("T")
+
+
+class Use:
+    """See the module's text. Belongs to one thread."""
+
+    def __init__(self, desk: Desk, arguments: dict[str, Any], caller: Caller) -> None:
+        self.desk = desk
+        self.arguments = arguments
+        self.caller = caller
+        wait_s = arguments.get("wait_s")
+        self._until = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument; None where it was left out."""
+        return self.arguments.get(name)
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time the caller means to wait."""
+        return max(0.0, self._until - time.monotonic())
+
+    def do(self, doing: str, work: Callable[[], T]) -> T:
+        """What comes of `work`, as long as the call has time. Raises WaitTimeout and what `work`
+        raises."""
+        if self.caller.cancelled:
+            raise cancelled()
+        return wait_for(self.desk.workers.start(work), self.left_s + GRACE_S, self.caller, doing)
+
+    def place(self) -> Place:
+        """The session of the call. Raises UsageError, and as `Session.join`."""
+        name = self.caller.client_name
+        return self.do("opening the session", lambda: self.desk.sessions.get(self["session"], name))
+
+    def confirm(self, title: str, question: str) -> None:
+        """Ask the person, where the client can. Raises UsageError when they say no."""
+        if self.caller.ask(question, title=title) is False:
+            raise UsageError(
+                f"the user declined: {title}",
+                code="declined",
+                hint="do not try again unless the user asks for it",
+            )
+
+    # -- what leaves -------------------------------------------------------------------------
+
+    def advised(self, error: AirloxError) -> AirloxError:
+        """An error with the next call as its hint, and without secrets."""
+        error.hint = NEXT.get(error.code, error.hint)
+        error.message = self._clean(error.message)
+        error.hint = self._clean(error.hint)
+        error.args = (error.message,)
+        return error
+
+    def checked(self, answer: Answer) -> Answer:
+        """An answer without the key of any session's owner, whoever wrote it into what is told."""
+        return Answer(self._clean(answer.structured), self._clean(answer.text), answer.is_error)
+
+    def _clean(self, value: T) -> T:
+        cleaned: T = _without(value, self.desk.sessions.owner_keys())
+        return cleaned
+
+
+def find_item(session: Session, item_id: str) -> Item:
+    """The item of an id. Raises UsageError when there is none to be had."""
+    item = session.item(item_id)
+    if item is None:
+        raise UsageError(
+            f"no item {item_id[:40]!r} can be had in this session", code="no_such_item"
+        )
+    return item
+
+
+def _without(value: Any, secrets: list[str]) -> Any:
+    match value:
+        case str():
+            for secret in secrets:
+                value = value.replace(secret, HIDDEN)
+            return value
+        case dict():
+            return {_without(k, secrets): _without(v, secrets) for k, v in value.items()}
+        case list() | tuple():
+            return [_without(each, secrets) for each in value]
+        case _:
+            return value
