@@ -16,7 +16,7 @@ ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-all faults fuzz interop bench vectors lock
+.PHONY: help setup demo check format test test-all faults fuzz interop bench vectors man lock
 .PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## this list
@@ -78,6 +78,9 @@ bench: setup ## timings beside named peers; results belong into docs/benchmarks.
 
 vectors: setup ## write the conformance vectors of our own again
 	$(BIN)/python tools/make_vectors.py
+
+man: setup ## write the man pages again, from the parsers and the texts of airlox help
+	$(BIN)/python tools/make_man.py
 
 lock: setup ## write requirements/*.txt again (UPGRADE=1 takes newer versions)
 	UPGRADE=$(UPGRADE) sh tools/make_lock.sh

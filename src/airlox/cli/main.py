@@ -1,17 +1,5 @@
 """The front door: finds the command, runs it, and turns what happened into an exit code.
-
-| code | meaning                                                               |
-|------|-----------------------------------------------------------------------|
-| 0    | done                                                                  |
-| 1    | an error, said on standard error; a job that did not complete         |
-| 2    | the command line makes no sense                                       |
-| 65   | `audit verify`: something is wrong with the trail                     |
-| 67   | whom a message is for cannot be told: nothing was sent                |
-| 75   | no result yet                                                         |
-| 78   | this machine cannot build the sandbox that was asked for              |
-| 130  | interrupted                                                           |
-| 141  | whoever read the output left                                          |
-| else | `run`, `result` and `demo` pass on the exit code of a completed job   |
+The codes stand in `topics/exit-codes.txt`.
 
 Each command lives in a module of its own, imported when it is chosen, with
 `add_arguments(parser, command)` and `run(args, voice) -> exit code`. This is the only place that
@@ -57,6 +45,8 @@ COMMANDS = {
     "delivery": ("delivery", "print who has fetched what you sent"),
     "listen": ("listen", "wait for what concerns you; print it, or start an agent for it"),
     "mcp": ("mcp", "serve agents that speak MCP; config, prompt: set them up"),
+    "completion": ("completion", "print what lets bash, zsh or fish complete commands"),
+    "help": ("help", "explain a topic, or a command"),
 }
 TAKES_COMMAND = ("run", "demo", "listen")
 """Commands that take everything after `--` as the words of a command of their own."""
@@ -68,16 +58,15 @@ usage: airlox COMMAND …
 {commands}
 
 airlox COMMAND --help says more; airlox --version prints the version.
+airlox help TOPIC explains a topic; airlox help topics lists them.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["help"]:
-        words = [*words[1:], "--help"]
     try:
-        if not words or words[0] in ("-h", "--help", "-V", "--version"):
+        if not words or words == ["help"] or words[0] in ("-h", "--help", "-V", "--version"):
             return _print_front(words)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -93,7 +82,7 @@ def _print_front(words: list[str]) -> int:
 
         print(f"airlox {__version__}")
         return 0
-    table = "\n".join(f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items())
+    table = "\n".join(f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items())
     print(_HELP.format(commands=table), end="", file=sys.stdout if words else sys.stderr)
     return 0 if words else EXIT_USAGE
 
@@ -115,23 +104,13 @@ def _guarded(words: list[str]) -> int:
 
 def _prepare(words: list[str]) -> tuple[ModuleType, Voice, object]:
     """The module of the command, and what its parser made of the words."""
-    from importlib import import_module
-
-    from airlox.cli.options import Parser, add_output_flags
     from airlox.cli.output import Voice
+    from airlox.cli.parsers import parser_of
 
     name = words[0]
     if name not in COMMANDS:
         raise _unknown(name)
-    module_name, what = COMMANDS[name]
-    module = import_module(f"airlox.cli.{module_name}")
-    parser = Parser(
-        prog=f"airlox {name}",
-        description=f"{what[0].upper()}{what[1:]}.",
-        example=getattr(module, "EXAMPLES", {}).get(name, ""),
-    )
-    if module.add_arguments(parser, name):
-        add_output_flags(parser)
+    module, parser = parser_of(name)
     own = _own_words(words)
     args = parser.parse_args(own[1:])
     if name in TAKES_COMMAND:
