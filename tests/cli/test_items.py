@@ -45,7 +45,7 @@ def world() -> World:
 @pytest.fixture
 def arrive(world: World) -> Arrive:
     """An item as a reader gets it, by someone new of a role."""
-    view = SessionView(world.manifest, world.keys.session_key)
+    view = SessionView(world.manifest, world.keyring())
     seq = iter(range(1000))
 
     def post(role: Role, meta: Meta, **options: Any) -> Item:
@@ -142,7 +142,7 @@ class TestShapes:
         assert set(cancel["meta"]) == {"event", "job", "type"}
 
     def test_what_cannot_be_had(self, world: World) -> None:
-        view = SessionView(world.manifest, world.keys.session_key)
+        view = SessionView(world.manifest, world.keyring())
         sealed = world.person(Role.SENDER).say("hi")
         view.step(Event(0, "item", {"envelope": sealed.envelope}))
         (record,) = view.records.values()

@@ -33,11 +33,10 @@ class Desk:
         self.approved = True
         self.synced: Callable[[], None] = lambda: None
         self.warnings: list[str] = []
-        keys = self.world.keys
         core: Any = SimpleNamespace(
             api=SimpleNamespace(scope=lambda deadline: None),
             manifest=self.world.manifest,
-            membership=SimpleNamespace(invite=SimpleNamespace(session_key=keys.session_key)),
+            membership=SimpleNamespace(keys=self.world.keyring()),
             timeline=SimpleNamespace(
                 read=lambda ask: self.approved, sync=lambda kinds, api: self.synced()
             ),

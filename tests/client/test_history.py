@@ -115,6 +115,7 @@ class Scene:
             self.world.invite("https://relay.example", Role.OWNER),
             self.world.manifest,
             self.owner.key,
+            self.world.keyring(Role.OWNER, self.owner.key),
             api,
             cache or SessionCache(self.folder, self.world.manifest.session_id),
         )

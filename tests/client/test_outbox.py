@@ -86,6 +86,7 @@ class Desk:
             self.world.invite("https://relay.example", Role.SENDER),
             self.world.manifest,
             self.sender.key,
+            self.world.keyring(Role.SENDER, self.sender.key),
             api,
             self.cache,
         )
@@ -240,20 +241,20 @@ class TestJobs:
 
     def test_the_runner_it_went_to(self, tmp_path: Path) -> None:
         desk = Desk(tmp_path, 7)
-        assert desk.outbox.post_job(self.job(desk), TARGET).runner == "key"
+        assert desk.outbox.post_job(self.job(desk), TARGET)[1].runner == "key"
 
     def test_a_lost_answer_is_asked_for(self, tmp_path: Path) -> None:
         desk = Desk(tmp_path, LOST, DUPLICATE)
         sealed = self.job(desk)
         desk.stored = sealed.envelope
-        assert desk.outbox.post_job(sealed, TARGET).runner == "key"
+        assert desk.outbox.post_job(sealed, TARGET)[1].runner == "key"
 
     def test_a_lost_answer_that_the_job_waits(self, tmp_path: Path) -> None:
         desk = Desk(tmp_path, LOST, DUPLICATE)
         desk.relay.status = JobStatus(state="queued", reason="busy", place=3)
         sealed = self.job(desk)
         desk.stored = sealed.envelope
-        given = desk.outbox.post_job(sealed, TARGET, wait_s=60)
+        _, given = desk.outbox.post_job(sealed, TARGET, wait_s=60)
         assert (given.runner, given.status) == (None, desk.relay.status)
 
     def test_a_lost_refusal_too(self, tmp_path: Path) -> None:

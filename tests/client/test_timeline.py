@@ -89,6 +89,7 @@ class Scene:
             self.world.invite("https://relay.example", Role.OWNER),
             self.world.manifest,
             self.owner.key,
+            self.world.keyring(Role.OWNER, self.owner.key),
             api,
             cache,
         )

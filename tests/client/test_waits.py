@@ -104,7 +104,8 @@ class Scene:
         self.warnings: list[str] = []
         api = RelayApi.connect(self.server.base_url, self.world.manifest.session_id, token="t")
         invite = self.world.invite(self.server.base_url, Role.SENDER)
-        me = Membership(invite, self.world.manifest, self.sender.key, api, cache)
+        keys = self.world.keyring(Role.SENDER, self.sender.key)
+        me = Membership(invite, self.world.manifest, self.sender.key, keys, api, cache)
         self.core = Core(me, on_warning=self.warnings.append)
 
     def post(self, sealed: SealedItem) -> SealedItem:

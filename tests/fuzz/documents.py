@@ -222,7 +222,7 @@ def read_payload(data: bytes) -> None:
     role, subkind = list(Role)[rest % 4], _SUBKINDS[rest // 4 % len(_SUBKINDS)]
     meta, body = payload.decode_payload(data, full=full)
     assert payload.encode_payload(meta, body) == data
-    view = SessionView(world(full=full).manifest, world(full=full).keys.session_key)
+    view = SessionView(world(full=full).manifest, world(full=full).keyring())
     author = person(role, full=full)
     refs = [JOB] if isinstance(meta, job.Result | payload.JobCancel) else []
     sealed = author.post(meta, body=body, subkind=subkind, refs=refs)

@@ -186,7 +186,7 @@ def answer_seeds() -> list[bytes]:
 def read_events(data: bytes) -> None:
     """Events, one a line, as a reader takes them in; none stops it, whatever it holds."""
     terms = world(full=True)
-    view = SessionView(terms.manifest, terms.keys.session_key)
+    view = SessionView(terms.manifest, terms.keyring())
     for line in data.split(b"\n"):
         event = parse_event(line)
         if event is not None:

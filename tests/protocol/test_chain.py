@@ -341,7 +341,7 @@ def test_what_a_reader_has_no_room_for_is_not_missing(
 ) -> None:
     """P-CHN-5, P-EVT-3: also a text."""
     world, person = author.person.world, author.person
-    view = SessionView(world.manifest, world.keys.session_key)
+    view = SessionView(world.manifest, world.keyring())
     view.step(Event(0, "participant", {"signed_join": person.join}))
     first, second, third = (author.post(seq, stays=True) for seq in (1, 2, 3))
     room = view._held_bytes + len(first.document) + len(third.document)

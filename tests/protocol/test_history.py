@@ -32,7 +32,7 @@ class Room:
 
     def __init__(self, *, full: bool = True) -> None:
         self.world = World(full=full)
-        self.view = SessionView(self.world.manifest, self.world.keys.session_key)
+        self.view = SessionView(self.world.manifest, self.world.keyring())
         self.owner, self.sender, self.runner = map(
             self.join, (Role.OWNER, Role.SENDER, Role.RUNNER)
         )

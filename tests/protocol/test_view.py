@@ -23,7 +23,7 @@ class Room:
 
     def __init__(self, world: World) -> None:
         self.world, self.timeline = world, Timeline()
-        self.view = SessionView(world.manifest, world.keys.session_key)
+        self.view = SessionView(world.manifest, world.keyring())
         self.owner = self.join(Role.OWNER)
 
     def join(self, role: Role, name: str | None = None, **options: Any) -> Person:

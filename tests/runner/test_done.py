@@ -125,7 +125,12 @@ def test_a_relay_that_replays_an_old_job(tmp_path: Path, monkeypatch: pytest.Mon
     cache.make()
     api: Any = relay
     me = Membership(
-        world.invite("https://relay.example", Role.RUNNER), world.manifest, runner.key, api, cache
+        world.invite("https://relay.example", Role.RUNNER),
+        world.manifest,
+        runner.key,
+        world.keyring(Role.RUNNER, runner.key),
+        api,
+        cache,
     )
     monkeypatch.setattr(DoneJobs.__init__, "__kwdefaults__", {"most": 3, "kept": 2})
     link = Link(me, "box", on_warning=lambda text: None)

@@ -38,7 +38,7 @@ class Task:
         self.cancelled = threading.Event()
         self._writer = live.LiveWriter(
             runner.core.membership.key,
-            runner.core.membership.invite.session_key,
+            runner.core.membership.keys.of(0),
             runner.core.manifest.session_id,
             item.ref,
             secrets.token_bytes(16),

@@ -11,6 +11,7 @@ import msgspec
 
 from airlox.protocol import cert, invite, item, keys, manifest, payload
 from airlox.protocol.encoding import ItemId, new_item_id
+from airlox.protocol.keyring import Keyring
 from airlox.protocol.view import Event
 
 HOUR_MS = 3_600_000
@@ -137,6 +138,12 @@ class World:
             runner=runner,
         )
         return Person(self, role, key, proof, join)
+
+    def keyring(
+        self, role: keys.Role = keys.Role.OWNER, participant: keys.SigningKey | None = None
+    ) -> Keyring:
+        """The session keys as a participant with the first link of a role has them."""
+        return Keyring(self.manifest, self.invite("https://relay.example", role), participant)
 
     def invite(self, base_url: str, role: keys.Role) -> invite.Invite:
         if role is keys.Role.OWNER:

@@ -87,7 +87,10 @@ class PackEntry(msgspec.Struct, frozen=True):
 
 
 class ManifestAnswer(msgspec.Struct):
+    """The owner's signed documents, unverified; `epochs` from the first on."""
+
     signed_manifest: str
+    epochs: list[str] = []
 
 
 class TokenAnswer(msgspec.Struct):

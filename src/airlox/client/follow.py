@@ -258,8 +258,10 @@ class Follower:
 
     def _new_reader(self) -> LiveReader:
         """A reader of the runner's segments. Raises ProtocolError."""
+        keys = self._core.membership.keys
         return LiveReader(
-            session_key=self._core.membership.invite.session_key,
+            session_key=keys.of(0),
+            later_key=keys.of,
             session_id=self._core.manifest.session_id,
             job=self._job.ref,
             runner=self._runner(),

@@ -7,6 +7,7 @@ one participant, its cache, and the calls to its relay. Rules:
   role key against the manifest, the own join as a reader would see it;
 * with an identity in the cache nothing is asked of the relay: what it says of the session shows
   at the first call, and local history stays readable without it;
+* the epochs the owner signed are verified before the join, and kept in the cache with the rest;
 * a cached identity is used with the relay it was made with, and with no other;
 * the session key and the link are never stored.
 """
@@ -15,20 +16,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
 
+from airlox.client.answers import ManifestAnswer
 from airlox.client.cache import Identity, SessionCache, sweep
 from airlox.client.relay_api import RelayApi, WarningSink
-from airlox.errors import ConnectionLost, RelayError, UsageError
+from airlox.errors import ConnectionLost, ProtocolError, RelayError, UsageError, ValidationError
 from airlox.protocol.cert import Cert, ClientKind, RunnerInfo, issue_cert, parse_join, sign_join
 from airlox.protocol.encoding import KEY_BYTES, b64u_encode
+from airlox.protocol.epochs import EpochState, fold_epochs
 from airlox.protocol.invite import Invite, check_invite, owner_invite
+from airlox.protocol.keyring import Keyring, check_link
 from airlox.protocol.keys import Role, SigningKey
-from airlox.protocol.manifest import Manifest, parse_manifest
+from airlox.protocol.manifest import Feature, Manifest, parse_manifest
 
 CREATE_TRIES: Final = 3
 JOIN_TRIES: Final = 2
@@ -55,6 +59,8 @@ class Membership(msgspec.Struct, frozen=True):
     invite: Invite
     manifest: Manifest
     key: SigningKey
+    keys: Keyring
+    """The session's keys, epoch by epoch."""
     api: RelayApi
     cache: SessionCache
 
@@ -94,7 +100,20 @@ def create(
         cache.make()  # first: a session whose owner cannot be kept is better not made
         _create(api, manifest)
         with cache.joining():
-            return _join(invite, verified, profile, api, cache)
+            return _join(invite, verified, (), profile, api, cache)
+
+
+def read_terms(
+    answer: ManifestAnswer, invite: Invite, *, has_joined: bool = False
+) -> tuple[Manifest, Sequence[str]]:
+    """The verified manifest of a link's session, and its epochs. Raises ProtocolError.
+
+    `has_joined`: a link that the owner replaced is good enough to go on as who joined before.
+    """
+    manifest = parse_manifest(answer.signed_manifest)
+    state = fold_epochs(answer.epochs, manifest)
+    check_link(invite, manifest, state, has_joined=has_joined)
+    return manifest, answer.epochs
 
 
 def enter(
@@ -108,21 +127,26 @@ def enter(
         known = _resume(invite, name, api, cache)
         if known is not None:
             return known
-        manifest = parse_manifest(api.fetch_manifest())
-        check_invite(invite, manifest)
+        manifest, epochs = read_terms(api.fetch_terms(), invite)
         cache.make()
         with cache.joining():
             # another process of this participant may have joined meanwhile
             known = _resume(invite, name, api, cache, manifest)
-            return known or _join(invite, manifest, profile, api, cache)
+            return known or _join(invite, manifest, epochs, profile, api, cache)
 
 
 def rejoin(membership: Membership, profile: Profile) -> Membership:
-    """Join again with a fresh key, when the token of the cached identity works no more."""
-    cache = membership.cache
+    """Join again with a fresh key, when the token of the cached identity works no more.
+
+    Where the role's key was renewed since the link was made, this goes with the one it has now.
+    """
+    cache, keys, api = membership.cache, membership.keys, membership.api
+    if membership.manifest.has(Feature.EPOCHS):
+        keys.learn_all(api.fetch_terms().epochs)
+    invite = keys.link(membership.invite.base_url, membership.role)
     cache.make()
     with cache.joining():
-        return _join(membership.invite, membership.manifest, profile, membership.api, cache)
+        return _join(invite, membership.manifest, keys.documents, profile, api, cache)
 
 
 @contextmanager
@@ -173,19 +197,49 @@ def _resume(
         if document is None:
             return None
         manifest = parse_manifest(document)
-        check_invite(invite, manifest)
     api.token = identity.token
     key = SigningKey.from_seed(identity.participant_seed)
-    return Membership(invite, manifest, key, api, cache)
+    keys = _known_keys(invite, manifest, key, api, cache)
+    return Membership(invite, manifest, key, keys, api, cache)
+
+
+def _known_keys(
+    invite: Invite, manifest: Manifest, key: SigningKey, api: RelayApi, cache: SessionCache
+) -> Keyring:
+    """The session's keys as far as the cache knows its epochs. Raises ValidationError for a link of
+    another session."""
+    keys = Keyring(manifest, invite, key)
+    if manifest.has(Feature.EPOCHS):
+        with suppress(ProtocolError):  # what does not verify is learned from the relay
+            keys.learn_all(cache.load_epochs())
+        if not _is_of(invite, manifest, keys):  # the link may be newer than what the cache knows
+            keys.learn_all(api.fetch_terms().epochs)
+    check_link(invite, manifest, keys.state, has_joined=True)
+    return keys
+
+
+def _is_of(invite: Invite, manifest: Manifest, keys: Keyring) -> bool:
+    try:
+        check_link(invite, manifest, keys.state, has_joined=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _join(
-    invite: Invite, manifest: Manifest, profile: Profile, api: RelayApi, cache: SessionCache
+    invite: Invite,
+    manifest: Manifest,
+    epochs: Sequence[str],
+    profile: Profile,
+    api: RelayApi,
+    cache: SessionCache,
 ) -> Membership:
     """Join with a fresh key and keep the identity. `cache.joining` is held."""
     for tries in range(JOIN_TRIES):
         key = SigningKey.from_seed(os.urandom(KEY_BYTES))
-        signed = _sign(invite, manifest, profile, key)
+        keys = Keyring(manifest, invite, key)
+        keys.learn_all(epochs)
+        signed = _sign(invite, manifest, keys.state, profile, key)
         try:
             api.token = api.join(signed, b64u_encode(os.urandom(KEY_BYTES)))
             break
@@ -196,10 +250,14 @@ def _join(
     cache.save_manifest(manifest.document)
     identity = Identity(key.seed, api.token or "", invite.base_url)
     cache.save_identity(profile.identity_name(invite.role), identity)
-    return Membership(invite, manifest, key, api, cache)
+    if epochs:
+        cache.save_epochs(epochs)
+    return Membership(invite, manifest, key, keys, api, cache)
 
 
-def _sign(invite: Invite, manifest: Manifest, profile: Profile, key: SigningKey) -> str:
+def _sign(
+    invite: Invite, manifest: Manifest, state: EpochState, profile: Profile, key: SigningKey
+) -> str:
     """The signed join, checked as every reader will check it."""
     at_ms = manifest.clamp_time(now_ms())
     cert = issue_cert(
@@ -219,5 +277,5 @@ def _sign(invite: Invite, manifest: Manifest, profile: Profile, key: SigningKey)
         runner=profile.runner,
         created_at_ms=at_ms,
     )
-    parse_join(signed, manifest)
+    parse_join(signed, manifest, state)
     return signed

@@ -6,6 +6,9 @@ when it follows a try of ours and the item the relay announces under that id is 
 The sealed bytes are in the cache before the first try: an author never downloads its own item, and
 can answer those who want it later.
 
+An item that is refused because the owner started an epoch meanwhile is sealed anew under the new
+key, with the same id (`resealing.py`).
+
 Each item links to the own one that was acknowledged last (`protocol/chain.py`).
 """
 
@@ -13,12 +16,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from airlox.client.answers import Assigned, asked_wait_s
 from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership, now_ms
 from airlox.client.relay_api import RelayApi, WarningSink
+from airlox.client.resealing import Renewed, reseal
 from airlox.client.tips import Tips
 from airlox.client.transport import SLOWEST_BYTES_PER_S
 from airlox.errors import ConnectionLost, PolicyError, RelayError
@@ -41,6 +46,8 @@ from airlox.protocol.policy import check_header_rules, check_payload, check_role
 POST_TIMEOUT_S: Final = 60.0
 FIRST_WAIT_S: Final = 0.3
 LONGEST_WAIT_S: Final = 5.0
+OLD_EPOCH: Final = "old_epoch"
+"""The relay's code for an item that was sealed in an epoch that has ended."""
 _LATER: Final = frozenset({429, 500, 502, 503, 504})
 
 T = TypeVar("T")
@@ -104,9 +111,10 @@ class Outbox:
         check_role_may_post(me.role, kind)
         payload = encode_payload(meta, body)
         _check_size(len(payload), manifest.max_item_bytes)
+        epoch, session_key = me.keys.current()
         sealed = seal_item(
             me.key,
-            me.invite.session_key,
+            session_key,
             session_id=manifest.session_id,
             item_id=place.item_id,
             kind=kind,
@@ -115,6 +123,7 @@ class Outbox:
             payload=payload,
             nonce=os.urandom(NONCE_BYTES),
             refs=place.refs,
+            epoch=epoch,
         )
         header = parse_envelope(sealed.envelope).header
         check_header_rules(manifest, me.cert, header)
@@ -125,11 +134,11 @@ class Outbox:
 
     def post(self, sealed: SealedItem, timeout_s: float = POST_TIMEOUT_S) -> ItemRef:
         """Post until acknowledged. Raises RelayError, ConnectionLost, SessionClosed."""
-        self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
-        frame = sealed.frame()
-        seq = self._until_acknowledged(
-            sealed, lambda api: api.post_item(frame), lambda api: None, timeout_s
-        )
+
+        def send(frame: bytes, api: RelayApi) -> int | None:
+            return api.post_item(frame)
+
+        sealed, seq = self._in_current_epoch(sealed, send, lambda api: None, timeout_s)
         self._note(parse_envelope(sealed.envelope), sealed.ref, seq)
         return sealed.ref
 
@@ -140,22 +149,22 @@ class Outbox:
         *,
         wait_s: int = 0,
         timeout_s: float = POST_TIMEOUT_S,
-    ) -> Assigned:
-        """Post a job until acknowledged; returns the runner that was given it, or, with `wait_s`,
-        that it waits for one.
+    ) -> tuple[ItemRef, Assigned]:
+        """Post a job until acknowledged; returns the reference it has now, and the runner that was
+        given it, or, with `wait_s`, that it waits for one.
 
         Raises like `post`; a job that no runner takes is a RelayError with the relay's code.
         """
-        self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
-        frame = sealed.frame()
-        given = self._until_acknowledged(
-            sealed,
-            lambda api: api.post_job(frame, target, wait_s),
-            lambda api: _assigned(api, sealed.ref.id),
-            timeout_s,
+        job = sealed.ref.id
+
+        def send(frame: bytes, api: RelayApi) -> Assigned:
+            return api.post_job(frame, target, wait_s)
+
+        sealed, given = self._in_current_epoch(
+            sealed, send, lambda api: _assigned(api, job), timeout_s
         )
         self._note(parse_envelope(sealed.envelope), sealed.ref, given.seq)
-        return given
+        return sealed.ref, given
 
     def post_frame(self, frame: bytes) -> None:
         """One try to post a sealed item, for callers that repeat it themselves."""
@@ -163,6 +172,35 @@ class Outbox:
         document, blob = parse_frame(frame)
         envelope = parse_envelope(document)
         self._note(envelope, ItemRef(blob_sha256=hash_of(blob), id=envelope.id), seq)
+
+    def renew(self, sealed: SealedItem, renewed: Renewed, refused: RelayError) -> SealedItem:
+        """An item that the relay refused for its epoch, sealed anew in the one there is now.
+
+        Raises `refused` when there is no newer one, DecryptError for who was cut off.
+        """
+        self._announced(ItemId(sealed.ref.id), self._membership.api)  # fetches news
+        header = parse_envelope(sealed.envelope).header
+        if self._membership.keys.number <= header.epoch_number:
+            raise refused
+        return reseal(self._membership, sealed, renewed)
+
+    def _in_current_epoch(
+        self,
+        sealed: SealedItem,
+        send: Callable[[bytes, RelayApi], T],
+        stored: Callable[[RelayApi], T],
+        timeout_s: float,
+    ) -> tuple[SealedItem, T]:
+        """Post, and again under a new key whenever an epoch began meanwhile."""
+        while True:
+            self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
+            try:
+                sending = partial(send, sealed.frame())
+                return sealed, self._until_acknowledged(sealed, sending, stored, timeout_s)
+            except RelayError as error:
+                if error.code != OLD_EPOCH:
+                    raise
+                sealed = self.renew(sealed, {}, error)
 
     def _note(self, envelope: Envelope, ref: ItemRef, seq: int | None) -> None:
         """The relay acknowledged an item: the next one links to it."""

@@ -59,7 +59,6 @@ from airlox.errors import ConnectionLost, ProtocolError, RelayError, SessionClos
 from airlox.protocol import wire
 from airlox.protocol.limits import (
     BLOB_OVERHEAD_BYTES,
-    MANIFEST_BYTES,
     MIB,
     PACK_BYTES,
     PAGE_BYTES,
@@ -70,6 +69,8 @@ from airlox.protocol.view import Event
 
 USER_AGENT: Final = f"airlox/{__version__}"
 CALL_TIMEOUT_S: Final = 30.0
+TERMS_BYTES: Final = wire.ANSWER_BYTES
+"""A manifest, and as many epochs as a session may have."""
 SMALL_BYTES: Final = 1 * MIB
 """Bound of the short answers: everything but events, lists, blobs and audits."""
 PAGE_ANSWER_BYTES: Final = 2 * PAGE_BYTES
@@ -181,8 +182,12 @@ class RelayApi:
 
     def fetch_manifest(self) -> str:
         """The signed manifest, unverified. Raises SessionClosed when the relay has none."""
+        return self.fetch_terms().signed_manifest
+
+    def fetch_terms(self) -> ManifestAnswer:
+        """The signed manifest and epochs, unverified. Raises as `fetch_manifest`."""
         try:
-            answer = self._get(wire.session(self.session_id), auth=False, limit=2 * MANIFEST_BYTES)
+            answer = self._get(wire.session(self.session_id), auth=False, limit=TERMS_BYTES)
         except RelayError as error:
             if _is_gone(error):
                 raise SessionClosed(
@@ -191,7 +196,7 @@ class RelayApi:
                     hint="it has ended, or the link names another relay",
                 ) from error
             raise
-        return decode(answer, ManifestAnswer, "manifest", self.relay).signed_manifest
+        return decode(answer, ManifestAnswer, "manifest", self.relay)
 
     def join(self, signed_join: str, secret: str) -> str:
         """Join and return the token.
@@ -224,6 +229,10 @@ class RelayApi:
 
     def revoke(self, role: str) -> None:
         self._repeat("POST", wire.revoke(self.session_id, role))
+
+    def start_epoch(self, document: str) -> None:
+        """Start the epoch of a signed document; the same one again is fine."""
+        self._repeat("POST", wire.epochs(self.session_id), document.encode())
 
     def audit(self) -> bytes:
         """The trail as JSON lines, unverified."""
@@ -431,9 +440,12 @@ class RelayApi:
         """One segment of live output; one try."""
         self._call("POST", wire.job_output(self.session_id, job), frame)
 
-    def put_pack(self, job: str, number: int, sealed: bytes, *, moved: Moved | None = None) -> None:
-        """One pack of a job's tree. The same bytes again are fine."""
-        self._repeat("PUT", wire.pack(self.session_id, job, number), sealed, moved=moved)
+    def put_pack(
+        self, job: str, number: int, sealed: bytes, *, epoch: int = 0, moved: Moved | None = None
+    ) -> None:
+        """One pack of a job's tree, sealed in an epoch. The same bytes again are fine."""
+        path = wire.pack(self.session_id, job, number)
+        self._repeat("PUT", path, sealed, headers=_in_epoch(epoch), moved=moved)
 
     def packs(self, job: str) -> list[PackEntry]:
         answer = self._get(wire.packs(self.session_id, job), limit=wire.ANSWER_BYTES)
@@ -443,8 +455,9 @@ class RelayApi:
         path = wire.pack(self.session_id, job, number)
         return self._get(path, limit=PACK_BYTES + BLOB_OVERHEAD_BYTES).body
 
-    def post_lack(self, job: str, sealed: bytes) -> None:
-        self._repeat("POST", wire.lack(self.session_id, job), sealed)
+    def post_lack(self, job: str, sealed: bytes, *, epoch: int = 0) -> None:
+        path = wire.lack(self.session_id, job)
+        self._repeat("POST", path, sealed, headers=_in_epoch(epoch))
 
     # -- how a call is made ------------------------------------------------------------------
 
@@ -561,3 +574,8 @@ def _may_help_later(error: ConnectionLost | RelayError) -> bool:
     if isinstance(error, RelayError):
         return error.status in _WAIT_AND_RETRY
     return error.code not in ("tls", "closed")
+
+
+def _in_epoch(number: int) -> dict[str, str] | None:
+    """The header that says in which epoch something was sealed; none before the first."""
+    return {wire.Headers.EPOCH: str(number)} if number else None

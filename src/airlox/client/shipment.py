@@ -179,7 +179,8 @@ class Shipment(ABC):
         return index.digests.union(*(recipe.digests for recipe in kept.values()))
 
     def _cutter(self) -> Cutter:
-        return Cutter(chunk_seed(self._me.invite.session_key, self._me.manifest.session_id))
+        _, session_key = self._me.keys.current()
+        return Cutter(chunk_seed(session_key, self._me.manifest.session_id))
 
     def _name(self, what: str, runner: PublicKey) -> str:
         return f"{what}-{fingerprint(runner)}-{self._kept_as}"

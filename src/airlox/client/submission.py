@@ -64,7 +64,9 @@ where the session has a queue."""
 QUEUE_S: Final = 86_400
 """How long a job waits for a slot when nothing else is said."""
 _GIT_METADATA: Final = "git_metadata"
-"""The tree option that is no choice among its files."""
+_CHECK_ROOT: Final = "check_root"
+_APART: Final = (_CHECK_ROOT, _GIT_METADATA)
+"""The tree options that are no choice among its files."""
 
 
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -323,6 +325,7 @@ class Submission:
             runner=None if runner is None else PublicKey(runner),
             choice=_choice(order.tree_options or {}),
             git_metadata=bool((order.tree_options or {}).get(_GIT_METADATA, False)),
+            check_root=(order.tree_options or {}).get(_CHECK_ROOT),
         )
         if order.pull:
             upload.remember()
@@ -337,7 +340,7 @@ class Submission:
             upload.send_first(everything=not self._order.stay)
         target = canonical.encode(meta.target).decode()
         try:
-            given = core.outbox.post_job(sealed, target, wait_s=self._wait_s())
+            ref, given = core.outbox.post_job(sealed, target, wait_s=self._wait_s())
         except RelayError as error:
             if error.code not in NOT_TAKEN:
                 raise
@@ -345,7 +348,7 @@ class Submission:
             may_wait = core.manifest.has(Feature.QUEUE) and not self._wait_s()
             hint += more if may_wait else ""
             raise JobNotTaken(words, code=error.code, hint=hint, job=sealed.ref.id) from error
-        job = Job(core, sealed.ref, meta, runner=given.runner, status=given.status, upload=upload)
+        job = Job(core, ref, meta, runner=given.runner, status=given.status, upload=upload)
         if upload is not None and job.waiting is not None and self._order.stay:
             self._send_all(upload, meta.target)
         return job
@@ -366,11 +369,11 @@ class Submission:
 def _choice(given: Mapping[str, Any]) -> Choice:
     from airlox.tree.scan import Choice
 
-    unknown = sorted(set(given) - {*Choice._fields, _GIT_METADATA})
+    unknown = sorted(set(given) - {*Choice._fields, *_APART})
     if unknown:
-        known = ", ".join((*Choice._fields, _GIT_METADATA))
+        known = ", ".join((*Choice._fields, *_APART))
         raise UsageError(f"unknown tree option {unknown[0][:40]!r}", hint=f"known: {known}")
-    named = {n: value for n, value in given.items() if n not in ("lfs", _GIT_METADATA)}
+    named = {n: value for n, value in given.items() if n not in ("lfs", *_APART)}
     lists = {name: words(value, f"tree_options[{name!r}]") for name, value in named.items()}
     return Choice(**lists, lfs=bool(given.get("lfs", False)))
 

@@ -24,7 +24,14 @@ from airlox.client.membership import Membership
 from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed, soon
 from airlox.client.transport import one_line
-from airlox.errors import EncodingError, ProtocolError, SessionClosed, StorageError, UsageError
+from airlox.errors import (
+    EncodingError,
+    ProtocolError,
+    RelayError,
+    SessionClosed,
+    StorageError,
+    UsageError,
+)
 from airlox.protocol import wire
 from airlox.protocol.chain import Alarm, chosen_refs
 from airlox.protocol.encoding import ItemId, PublicKey
@@ -55,6 +62,7 @@ READ_EVENTS: Final = 2000
 RECENT_JOBS: Final = 100
 """When a start reads more events than that, those of all finished jobs but the newest are put
 aside: what a command costs does not grow with the jobs there ever were."""
+_CUTTING: Final = frozenset({EventKind.REVOKED, EventKind.LEFT, EventKind.EPOCH})
 MAX_PAGES: Final = 200
 """In one go: a relay that always has one more is not listened to for ever."""
 COMPLAINTS: Final = 10
@@ -83,7 +91,7 @@ class Timeline:
 
     def _new_view(self) -> SessionView:
         me = self._me
-        return SessionView(me.manifest, me.invite.session_key, me.key.public)
+        return SessionView(me.manifest, me.keys, me.key.public)
 
     def read(self, ask: Callable[[SessionView], T]) -> T:
         """What `ask` finds in the view. It runs under the lock: look, copy, return."""
@@ -156,6 +164,8 @@ class Timeline:
                 return []
             self._me.cache.append_events(fresh)
             changes = [self._view.step(event) for event in fresh]
+            if any(event.kind == EventKind.EPOCH for event in fresh):
+                self._me.cache.save_epochs(self._me.keys.documents)
             for event, change in zip(fresh, changes, strict=True):
                 self._note_end(event, change)
             self._let_go(fresh, changes)
@@ -312,6 +322,20 @@ class Timeline:
         """Whether the relay has announced an item here."""
         return self.read(lambda view: item_id in view.records)
 
+    def in_current_epoch(self, attempt: Callable[[], T], api: RelayApi) -> T:
+        """What `attempt` gives, which seals something and sends it; once more whenever the relay
+        refuses it for its epoch and news tell of a newer one."""
+        while True:
+            before = self._me.keys.number
+            try:
+                return attempt()
+            except RelayError as error:
+                if error.code != "old_epoch":
+                    raise
+                self._catch_up(api)
+                if self._me.keys.number <= before:
+                    raise
+
     def alarms(self) -> tuple[Alarm, ...]:
         """Signs that the relay drops, moves or repeats items, in all that is kept here."""
         self.recall()
@@ -454,7 +478,7 @@ class Timeline:
                 f"session {self._me.manifest.session_id} has ended: {one_line(reason)}",
                 code="session_gone",
             )
-        elif event.kind in (EventKind.REVOKED, EventKind.LEFT) and change.fault is None:
+        elif event.kind in _CUTTING and change.fault is None:
             participant = self._view.participants.get(mine)
             if participant is not None and participant.left:
                 self._ended = SessionClosed(

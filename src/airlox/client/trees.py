@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 from airlox.client.progress import Parts
 from airlox.client.relay_api import RelayApi
 from airlox.client.shipment import Load, Shipment
-from airlox.client.worktree import WorkTree
+from airlox.client.worktree import CheckRoot, WorkTree
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.encoding import ItemId, PublicKey, b64u_encode
 from airlox.protocol.limits import PACKS
-from airlox.protocol.pack import open_lack, seal_pack
+from airlox.protocol.pack import open_lack, open_with_any, seal_pack
 from airlox.tree.lack import tree_asked_for
 from airlox.tree.packs import write_packs
 from airlox.tree.scan import EVERYTHING, Choice
@@ -57,10 +57,13 @@ class TreeUpload:
         runner: PublicKey | None,
         choice: Choice = EVERYTHING,
         git_metadata: bool = False,
+        check_root: CheckRoot | None = None,
     ) -> None:
         self.job = job
         self._core = core
-        self._tree = WorkTree(core.membership, folder, runner=runner, choice=choice)
+        self._tree = WorkTree(
+            core.membership, folder, runner=runner, choice=choice, check_root=check_root
+        )
         repository = self._tree.repository() if git_metadata else None
         self._shipments: list[Shipment] = [self._tree]
         if repository is not None:
@@ -119,12 +122,11 @@ class TreeUpload:
         if self._answers > ANSWERS:
             raise ValidationError("the runner asks for tree content again and again")
         me = self._core.membership
-        plain = open_lack(
-            me.invite.session_key,
-            me.manifest.session_id,
-            job=self.job,
-            runner=runner,
-            sealed=sealed,
+        plain = open_with_any(
+            me.keys.newest_first(),
+            lambda key: open_lack(
+                key, me.manifest.session_id, job=self.job, runner=runner, sealed=sealed
+            ),
         )
         asked_for = tree_asked_for(plain)
         meant = [shipment for shipment in self._shipments if shipment.digest == asked_for]
@@ -151,13 +153,19 @@ class TreeUpload:
         if number is None:
             raise TreeError(f"the tree takes more than {PACKS} packs", code="tree_too_large")
         me = self._core.membership
-        sealed = seal_pack(
-            me.invite.session_key,
-            me.manifest.session_id,
-            job=self.job,
-            number=number,
-            plain=plain,
-            nonce=os.urandom(NONCE_BYTES),
-        )
-        api.put_pack(self.job, number, sealed, moved=progress.body(len(sealed)))
-        self.sent_bytes += len(sealed)
+
+        def put() -> int:
+            epoch, key = me.keys.current()
+            sealed = seal_pack(
+                key,
+                me.manifest.session_id,
+                job=self.job,
+                number=number,
+                plain=plain,
+                nonce=os.urandom(NONCE_BYTES),
+            )
+            moved = progress.body(len(sealed))
+            api.put_pack(self.job, number, sealed, epoch=epoch, moved=moved)
+            return len(sealed)
+
+        self.sent_bytes += self._core.timeline.in_current_epoch(put, api)

@@ -22,7 +22,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from airlox.errors import LimitError, OrderError, PolicyError, ProtocolError, ValidationError
+from airlox.errors import (
+    DecryptError,
+    LimitError,
+    OrderError,
+    PolicyError,
+    ProtocolError,
+    ValidationError,
+)
 from airlox.protocol import limits, trail
 from airlox.protocol.cert import Cert, ClientKind, parse_join
 from airlox.protocol.chain import Chain, chosen_refs, stays
@@ -35,9 +42,11 @@ from airlox.protocol.encoding import (
     b64u_decode,
     parse_session_id,
 )
+from airlox.protocol.epochs import EpochState, parse_epoch
 from airlox.protocol.invite import Invite, check_invite, parse_invite
 from airlox.protocol.item import Envelope, ItemRef, Kind, parse_envelope, verify_item_digest
-from airlox.protocol.keys import Role, fingerprint
+from airlox.protocol.keyring import Keyring, check_link
+from airlox.protocol.keys import Role, SigningKey, fingerprint
 from airlox.protocol.manifest import Feature, Manifest, Mode, parse_manifest
 from airlox.protocol.payload import JobCancel, RunnerApprove, RunnerReject
 from airlox.protocol.policy import check_header_rules, open_checked
@@ -57,8 +66,8 @@ class Problem(msgspec.Struct, frozen=True):
 class AuditedPerson(msgspec.Struct, frozen=True):
     """Who joined, by a verified join, and what this key signed: items by kind.
 
-    `linked` of them name the author's item before; `cut_off` is the relay's word: left, revoked or
-    rejected.
+    `linked` of them name the author's item before; `cut_off`: left, revoked or rejected, by the
+    relay's word where no epoch says it.
     """
 
     participant_pub: PublicKey
@@ -97,11 +106,23 @@ class Decision(msgspec.Struct, frozen=True):
     about: str
 
 
+class AuditedEpoch(msgspec.Struct, frozen=True):
+    """A revocation the owner signed: a role as a whole, or, where `cut_off` says so, one
+    participant of it. Nothing of those it cuts off comes after it, and every later item is sealed
+    under a key that they were not given."""
+
+    line: int
+    number: int
+    role: Role
+    cut_off: PublicKey | None
+
+
 class AuditReport(msgspec.Struct, frozen=True):
     """What a trail proves, what it claims, and what is wrong with it.
 
-    Proved, if `verified`: session, people, items, jobs with results, links, decisions. Claimed by
-    the relay: `claims` (entries by kind), and that the trail is whole where no link says so.
+    Proved, if `verified`: session, people, items, jobs with results, links, decisions, epochs.
+    Claimed by the relay: `claims` (entries by kind), and that the trail is whole where no link
+    says so.
     """
 
     session_id: SessionId | None
@@ -124,6 +145,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     """Jobs of which this trail tells alone; None for the trail of a whole session."""
     forgotten_jobs: int
     decisions: tuple[Decision, ...]
+    epochs: tuple[AuditedEpoch, ...]
     claims: dict[str, int]
     problems: tuple[Problem, ...]
     more_problems: int
@@ -171,7 +193,7 @@ def _split(
 
 
 class _Person:
-    __slots__ = ("approved", "cert", "cut_off", "items", "kind", "linked", "name")
+    __slots__ = ("approved", "cert", "cut_off", "is_out", "items", "kind", "linked", "name")
 
     def __init__(self, cert: Cert, name: str, kind: ClientKind) -> None:
         self.cert = cert
@@ -181,6 +203,8 @@ class _Person:
         self.linked = 0
         self.approved = False
         self.cut_off: str | None = None
+        self.is_out = False
+        """By an epoch that the owner signed."""
 
     @property
     def key(self) -> PublicKey:
@@ -250,6 +274,9 @@ class TrailCheck:
         self._forgotten = 0
         self._extract: int | None = None
         self._decisions: list[Decision] = []
+        self._epochs: list[AuditedEpoch] = []
+        self._state: EpochState
+        self._keys: Keyring | None = None
         self._claims: Counter[str] = Counter()
         self._problems: list[Problem] = []
         self._more = 0
@@ -273,6 +300,8 @@ class TrailCheck:
         if self._manifest is None and not problems:
             problems = [Problem(0, "order", "the trail is empty: it has no manifest")]
         manifest = self._manifest
+        if not self._is_lost:
+            problems += self._faults_of_link()
         return AuditReport(
             session_id=None if manifest is None else manifest.session_id,
             is_expected=self._expected is not None or self._invite is not None,
@@ -288,10 +317,21 @@ class TrailCheck:
             extract_of=self._extract,
             forgotten_jobs=self._forgotten,
             decisions=tuple(self._decisions),
+            epochs=tuple(self._epochs),
             claims=dict(self._claims),
             problems=tuple(problems),
             more_problems=self._more + self._chain.more,
         )
+
+    def _faults_of_link(self) -> list[Problem]:
+        """Whether the link that was given is of this session in any epoch."""
+        if self._manifest is None or self._invite is None:
+            return []
+        try:
+            check_link(self._invite, self._manifest, self._state, has_joined=True)
+        except ProtocolError as error:
+            return [Problem(0, error.code, error.message)]
+        return []
 
     def _take(self, entry: trail.AnyEntry) -> None:
         if isinstance(entry, trail.Created):
@@ -302,7 +342,7 @@ class TrailCheck:
                 "the trail does not begin with the session's manifest, by which all is checked"
             )
         _HANDLERS[type(entry)](self, entry)
-        if not isinstance(entry, trail.Joined | trail.Posted):
+        if not isinstance(entry, trail.Joined | trail.Posted | trail.EpochBegan):
             self._claims[str(type(entry).__struct_config__.tag)] += 1
 
     def _note(self, code: str, text: str, item: str | None) -> None:
@@ -323,11 +363,15 @@ class TrailCheck:
                 code="other_session",
             )
         if self._invite is not None:
-            check_invite(self._invite, manifest)
+            # in sessions with epochs its role key may be of a later one: see `report`
+            own_key = SigningKey.from_seed(self._invite.role_seed).public
+            check_invite(self._invite, manifest, own_key if manifest.has(Feature.EPOCHS) else None)
+            self._keys = Keyring(manifest, self._invite)
         self._manifest = manifest
+        self._state = EpochState.begin(manifest)
 
     def _on_joined(self, entry: trail.Joined) -> None:
-        join = parse_join(entry.signed_join, self._terms)
+        join = parse_join(entry.signed_join, self._terms, self._state)
         key = join.participant_pub
         if key in self._people:
             raise OrderError(f"the key {fingerprint(key)} joins a second time")
@@ -339,6 +383,19 @@ class TrailCheck:
             raise _Contradiction(f"a {join.role} joins, whose role the relay says was revoked")
         self._people[key] = _Person(join.cert, join.display_name, join.kind)
 
+    def _on_epoch(self, entry: trail.EpochBegan) -> None:
+        epoch = parse_epoch(entry.signed_epoch, self._terms, self._state)
+        if self._keys is not None:
+            self._keys.learn(epoch)
+        self._state = self._state.after(epoch)
+        if epoch.role_pub is None:
+            self._revoked.add(epoch.role)
+        for person in self._people.values():
+            if epoch.cuts_off(person.role, person.key):
+                person.is_out = True
+                person.cut_off = person.cut_off or "revoked"
+        self._epochs.append(AuditedEpoch(self._line, epoch.number, epoch.role, epoch.cut_off))
+
     def _on_posted(self, entry: trail.Posted) -> None:
         envelope = parse_envelope(entry.envelope)
         self._about = envelope.id
@@ -346,9 +403,12 @@ class TrailCheck:
         if person is None:
             raise OrderError("an item by somebody who has not joined")
         check_header_rules(self._terms, person.cert, envelope.header)
+        self._state.check_number(envelope.header.epoch_number, "the item")
         verify_item_digest(envelope, b64u_decode(entry.blob_sha256, KEY_BYTES))
         seq = self._number(entry)
         is_new = self._check_new(envelope)
+        if person.is_out:
+            raise PolicyError(f"an item by {person.name}, whom the owner had cut off")
         if person.cut_off is not None:
             raise _Contradiction(
                 f"an item by {person.name}, of whom the relay says before: {person.cut_off}"
@@ -446,9 +506,13 @@ class TrailCheck:
             return
         if len(blob) != envelope.blob_size or sha256(blob) != b64u_decode(entry.blob_sha256):
             raise ValidationError("the bytes beside the item are not those its author signed")
-        if self._invite is None or person.role is not Role.OWNER:
+        if self._keys is None or person.role is not Role.OWNER:
             return
-        meta, _ = open_checked(self._terms, person.cert, envelope, blob, self._invite.session_key)
+        try:
+            key = self._keys.of(envelope.header.epoch_number)
+        except DecryptError:
+            return  # the link that was given does not reach so far
+        meta, _ = open_checked(self._terms, person.cert, envelope, blob, key)
         match meta:
             case RunnerApprove(participant_pub=about):
                 what = "approved"
@@ -612,6 +676,7 @@ _HANDLERS: Final[dict[type, Callable[[TrailCheck, Any], None]]] = {
     trail.Approved: TrailCheck._on_approved,
     trail.Rejected: TrailCheck._on_rejected,
     trail.Revoked: TrailCheck._on_revoked,
+    trail.EpochBegan: TrailCheck._on_epoch,
     trail.Queued: TrailCheck._on_job,
     trail.Assigned: TrailCheck._on_job,
     trail.Claimed: TrailCheck._on_job,

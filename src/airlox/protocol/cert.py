@@ -7,16 +7,18 @@ Source: docs/protocol.md, "Certificates and joins".
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from airlox.errors import LimitError, ValidationError
+from airlox.errors import LimitError, PolicyError, SignatureError, ValidationError
 from airlox.protocol import canonical, limits
 from airlox.protocol.canonical import Signed, TimeMs, Wire
 from airlox.protocol.encoding import PublicKey, SessionId
+from airlox.protocol.epochs import EpochState
 from airlox.protocol.keys import Role, SigningKey, parse_public_key
 from airlox.protocol.manifest import Manifest
 from airlox.protocol.names import check_display_text
@@ -155,13 +157,31 @@ def parse_cert(document: str, manifest: Manifest) -> Cert:
     return _check_cert(canonical.decode(document, SignedCert, "certificate"), manifest)
 
 
-def _check_cert(signed: SignedCert, manifest: Manifest) -> Cert:
+def _check_cert(signed: SignedCert, manifest: Manifest, state: EpochState | None = None) -> Cert:
     body = signed.cert
     if body.session_id != manifest.session_id:
         raise ValidationError("certificate of another session")
     participant = parse_public_key(body.participant_pub)
-    verify(manifest.key_of(body.role), Label.CERT, canonical.encode(body), signed.sig)
+    role_key = manifest.key_of(body.role) if state is None else state.key_of(body.role)
+    try:
+        verify(role_key, Label.CERT, canonical.encode(body), signed.sig)
+    except SignatureError:
+        _check_not_replaced(signed, state)
+        raise
     return Cert(participant_pub=participant, role=body.role, issued_at_ms=body.issued_at_ms)
+
+
+def _check_not_replaced(signed: SignedCert, state: EpochState | None) -> None:
+    """Says so when a certificate is of a key that its role had before. Raises PolicyError."""
+    for role_key, role in () if state is None else state.replaced.items():
+        if role is signed.cert.role:
+            with suppress(SignatureError):
+                verify(role_key, Label.CERT, canonical.encode(signed.cert), signed.sig)
+                raise PolicyError(
+                    f"the {role} link was replaced when the owner cut somebody off",
+                    code="invite_replaced",
+                    hint="ask the owner for a new link: airlox session invites",
+                )
 
 
 def sign_join(
@@ -199,8 +219,12 @@ def join_cert(document: str) -> str:
     return canonical.encode(signed.join.cert).decode()
 
 
-def parse_join(document: str, manifest: Manifest) -> Join:
-    """The verified join request. Raises ValidationError or SignatureError."""
+def parse_join(document: str, manifest: Manifest, state: EpochState | None = None) -> Join:
+    """The verified join request, under the role keys that `state` says, else the manifest's.
+
+    Raises ValidationError or SignatureError, and PolicyError for a role that was revoked or a link
+    that was replaced.
+    """
     if len(document) > limits.JOIN_BYTES:
         raise LimitError("join request is too large")
     signed = canonical.decode(document, _SignedJoin, "join")
@@ -218,7 +242,7 @@ def parse_join(document: str, manifest: Manifest) -> Join:
             "the process sandbox is known in full sessions only",
             hint="create the session with --kinds, or use another sandbox",
         )
-    cert = _check_cert(body.cert, manifest)
+    cert = _check_cert(body.cert, manifest, state)
     verify(cert.participant_pub, Label.JOIN, canonical.encode(body), signed.sig)
     return Join(
         document=document,

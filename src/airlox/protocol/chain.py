@@ -165,6 +165,8 @@ class AlarmKind(StrEnum):
     """An item was announced a second time."""
     ALTERED = "altered"
     """An item was shown with other bytes than those that an item linking to it names."""
+    EPOCH = "epoch"
+    """An item was shown that is of an epoch whose beginning was not."""
 
 
 class Alarm(msgspec.Struct, frozen=True):
@@ -198,6 +200,11 @@ class Alarm(msgspec.Struct, frozen=True):
                 return (
                     f"the relay shows item {self.item} with other bytes than item "
                     f"{self.named_by} names"
+                )
+            case AlarmKind.EPOCH:
+                return (
+                    f"the relay does not show the revocation after which item {self.item} was "
+                    "posted"
                 )
 
 
@@ -272,6 +279,10 @@ class Chain:
     def note_altered(self, seq: int, envelope: Envelope, item: ItemId) -> tuple[Alarm, ...]:
         """An item was announced, but not as `envelope`, which was opened, names it."""
         return self._raise(Alarm(AlarmKind.ALTERED, item, seq, envelope.author, envelope.id))
+
+    def note_epoch(self, seq: int, envelope: Envelope) -> tuple[Alarm, ...]:
+        """An item is of an epoch whose beginning was not shown."""
+        return self._raise(Alarm(AlarmKind.EPOCH, envelope.id, seq, envelope.author))
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:

@@ -15,6 +15,7 @@ import msgspec
 from airlox.errors import EncodingError, ValidationError
 from airlox.protocol.encoding import (
     KEY_BYTES,
+    PublicKey,
     SessionId,
     b64u_decode,
     b64u_encode,
@@ -143,12 +144,12 @@ def _parse_fragment(fragment: str) -> dict[str, str]:
     return fields
 
 
-def check_invite(invite: Invite, manifest: Manifest) -> None:
-    """Returns when the link's role key is the manifest's. Raises ValidationError.
+def check_invite(invite: Invite, manifest: Manifest, role_key: PublicKey | None = None) -> None:
+    """Returns when the link's role key is `role_key`, else the manifest's. Raises ValidationError.
 
     The session key cannot be checked here: a wrong one shows as DecryptError on every item.
     """
     if invite.session_id != manifest.session_id:
         raise ValidationError("the relay's manifest is of another session")
-    if SigningKey.from_seed(invite.role_seed).public != manifest.key_of(invite.role):
+    if SigningKey.from_seed(invite.role_seed).public != (role_key or manifest.key_of(invite.role)):
         raise ValidationError("the role key in this link is not the session's", hint=_HINT)

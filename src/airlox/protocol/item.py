@@ -9,9 +9,10 @@ Source: docs/protocol.md, "Items".
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from airlox.errors import EncodingError, LimitError, ValidationError
 from airlox.protocol import aead, canonical, limits
@@ -66,6 +67,7 @@ class Header(Wire, frozen=True, kw_only=True):
 
     author: str
     created_at_ms: TimeMs
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=limits.EPOCHS)] | UnsetType = UNSET
     id: str
     kind: Kind
     refs: tuple[ItemRef, ...]
@@ -81,6 +83,11 @@ class Header(Wire, frozen=True, kw_only=True):
             raise LimitError(f"an item has at most {limits.REFS} references")
         if self.subkind not in SUBKINDS[self.kind]:
             raise ValidationError(f"{self.kind} items have no such subkind")
+
+    @property
+    def epoch_number(self) -> int:
+        """Of the epoch whose session key sealed the item; 0 before the first."""
+        return 0 if self.epoch is UNSET else self.epoch
 
 
 class _SignedHeader(Signed, frozen=True, kw_only=True):
@@ -131,11 +138,14 @@ def seal_item(
     payload: bytes,
     nonce: bytes,
     refs: tuple[ItemRef, ...] = (),
+    epoch: int = 0,
 ) -> SealedItem:
-    """Encrypts and signs `payload`. `nonce` is 12 fresh random bytes."""
+    """Encrypts and signs `payload`. `nonce` is 12 fresh random bytes, `epoch` the number of the
+    epoch that the session key is of."""
     header = Header(
         author=key.public,
         created_at_ms=created_at_ms,
+        epoch=epoch or UNSET,
         id=item_id,
         kind=kind,
         refs=refs,
@@ -144,8 +154,17 @@ def seal_item(
         subkind=subkind,
         v=1,
     )
+    return seal_under_header(key, session_key, header, payload, nonce)
+
+
+def seal_under_header(
+    key: SigningKey, session_key: bytes, header: Header, payload: bytes, nonce: bytes
+) -> SealedItem:
+    """`seal_item` where the header is there already; its size must be that of the payload."""
     header_bytes = canonical.encode(header)
-    blob = aead.seal(item_key(session_key, session_id, item_id), nonce, payload, header_bytes)
+    item_id = ItemId(header.id)
+    secret = item_key(session_key, SessionId(header.session_id), item_id)
+    blob = aead.seal(secret, nonce, payload, header_bytes)
     digest = sha256(blob)
     signature = key.sign(Label.ITEM, header_bytes + digest)
     envelope = canonical.encode(_SignedHeader(header=header, sig=signature)).decode()

@@ -55,6 +55,14 @@ class Info:
     PACK: Final = b"airlox/v1/pack\x00"
     LACK: Final = b"airlox/v1/lack\x00"
     CHUNK_SEED: Final = b"airlox/v1/chunk-seed\x00"
+    TRANSFER_KEY: Final = b"airlox/v1/transfer-key\x00"
+    TRANSFER_VERIFIER: Final = b"airlox/v1/transfer-verifier\x00"
+    PARKED_KEY: Final = b"airlox/v1/parked-key\x00"
+    PARKED_ACCESS: Final = b"airlox/v1/parked-access\x00"
+    EPOCH_KEY: Final = b"airlox/v1/epoch-key\x00"
+    EPOCH_ROLES: Final = b"airlox/v1/epoch-roles\x00"
+    EPOCH_ONE_TIME: Final = b"airlox/v1/epoch-one-time\x00"
+    EPOCH_BOX: Final = b"airlox/v1/epoch-box\x00"
 
 
 def hkdf(ikm: bytes, salt: bytes, info: bytes) -> bytes:

@@ -102,6 +102,14 @@ ALARMS_OF_ONE: Final = 20
 FORGOTTEN_RANGES: Final = 1000
 """Ranges in one `forgotten` event. Relays count on it when they read their logs: it stays."""
 
+# epochs
+EPOCHS: Final = 128
+"""Each is kept for good, and every newcomer reads all of them."""
+EPOCH_KEPT: Final = 1024
+"""Participants that one epoch names."""
+EPOCH_BYTES: Final = 192 * KIB
+"""A document that names so many fits, and all that a session may have fit in one answer."""
+
 # audit trails
 TRAIL_LINE_BYTES: Final = 8 * MIB
 """The longest is a manifest, escaped, or the list of what was forgotten at one time."""
@@ -110,3 +118,12 @@ TRAIL_ITEMS: Final = 500_000
 TRAIL_PEOPLE: Final = 10_000
 TRAIL_PROBLEMS: Final = 1000
 """Problems of a trail that are listed; others are counted."""
+
+# transfer codes
+CODE_CHARS: Final = 200
+"""Of a code as somebody typed it."""
+CODE_MESSAGE_BYTES: Final = 1 * KIB
+"""One message of the key exchange, or a sealed invite: the longest has some 300 bytes."""
+SEALED_INVITE_BYTES: Final = 512
+PARKED_BYTES: Final = 2 * KIB
+"""The document a relay keeps of a parked code."""

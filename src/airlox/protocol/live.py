@@ -12,11 +12,13 @@ Source: docs/protocol.md, "Live output".
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from airlox.errors import EncodingError, LimitError, OrderError, ValidationError
+from airlox.errors import DecryptError, EncodingError, LimitError, OrderError, ValidationError
 from airlox.protocol import aead, canonical, limits
 from airlox.protocol.canonical import U32, U53, Signed, Wire
 from airlox.protocol.digest import sha256
@@ -53,6 +55,7 @@ class SegmentHeader(Wire, frozen=True, kw_only=True):
     """What the relay may know of a segment. `prev` is null in the first one only."""
 
     author: str
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=limits.EPOCHS)] | UnsetType = UNSET
     job: ItemRef
     n: U32
     offset: U53
@@ -71,6 +74,11 @@ class SegmentHeader(Wire, frozen=True, kw_only=True):
             parse_hash(self.prev)
         if not 1 <= self.size <= limits.SEGMENT_BYTES:
             raise LimitError(f"a segment has 1 to {limits.SEGMENT_BYTES} bytes")
+
+    @property
+    def epoch_number(self) -> int:
+        """Of the epoch whose session key sealed the segment; 0 before the first."""
+        return 0 if self.epoch is UNSET else self.epoch
 
 
 class _SignedSegment(Signed, frozen=True, kw_only=True):
@@ -106,6 +114,8 @@ class LiveWriter(msgspec.Struct, frozen=True):
     n: int = 0
     offset: int = 0
     head: Hash | None = None
+    epoch: int = 0
+    """That the session key is of."""
 
     def write(self, pieces: list[Piece]) -> tuple[bytes, LiveWriter]:
         """The frame of a segment that holds `pieces`, and the writer after it.
@@ -117,6 +127,7 @@ class LiveWriter(msgspec.Struct, frozen=True):
         size = sum(len(piece.data) for piece in pieces)
         header = SegmentHeader(
             author=self.key.public,
+            epoch=self.epoch or UNSET,
             job=self.job,
             n=self.n,
             offset=self.offset,
@@ -157,10 +168,15 @@ def parse_segment(
     return Segment(header, header_bytes, sealed)
 
 
+def _no_later_key(epoch: int) -> bytes:
+    raise DecryptError(f"a segment of epoch {epoch}, of which no key is known here")
+
+
 class LiveReader(msgspec.Struct, frozen=True):
     """Where a reader stands. The first segment it sees may be a later one (the ring is bounded).
 
-    `gap_bytes` counts what was no longer held before the first segment seen.
+    `gap_bytes` counts what was no longer held before the first segment seen. `session_key` is the
+    session's first, `later_key` gives that of an epoch by its number.
     """
 
     session_key: bytes
@@ -169,6 +185,7 @@ class LiveReader(msgspec.Struct, frozen=True):
     runner: PublicKey
     last: Segment | None = None
     gap_bytes: int = 0
+    later_key: Callable[[int], bytes] = _no_later_key
 
     def read(self, frame: bytes) -> tuple[list[Piece], LiveReader]:
         """The pieces of the next segment, and the reader after it.
@@ -185,7 +202,8 @@ class LiveReader(msgspec.Struct, frozen=True):
                 raise OrderError("live output: a segment is missing or foreign")
             if header.offset != last.end or header.random != last.header.random:
                 raise OrderError("live output: segments do not join")
-        key = _key_of(self.session_key, header)
+        epoch = header.epoch_number
+        key = _key_of(self.later_key(epoch) if epoch else self.session_key, header)
         plain = aead.open_sealed(key, segment.sealed, segment.header_bytes, "segment")
         pieces = _decode_pieces(plain, header.size)
         gap = header.offset if last is None else 0

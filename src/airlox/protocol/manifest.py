@@ -46,6 +46,7 @@ class JobKind(StrEnum):
 class Feature(StrEnum):
     """What a full session switches on. A reader that lacks one refuses the session by its name."""
 
+    EPOCHS = "epochs"
     HISTORY = "history"
     LIVE = "live"
     PINS = "pins"

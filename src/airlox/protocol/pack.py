@@ -8,7 +8,9 @@ Source: docs/protocol.md, "Trees".
 
 from __future__ import annotations
 
-from airlox.errors import LimitError
+from collections.abc import Callable, Iterable
+
+from airlox.errors import DecryptError, LimitError
 from airlox.protocol import aead, limits
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
 from airlox.protocol.keys import lack_key, pack_key
@@ -70,6 +72,18 @@ def open_lack(
         raise LimitError("list of lacking content is too large")
     key = lack_key(session_key, session_id, job=job, runner=runner)
     return aead.open_sealed(key, sealed, _aad(b"lack", job, runner.encode()), "list of content")
+
+
+def open_with_any(keys: Iterable[bytes], open_under: Callable[[bytes], bytes]) -> bytes:
+    """What opens under one of a session's keys, the newest first: packs and lists do not say which
+    epoch they are of, and their content is proved by the index. Raises as `open_under`."""
+    fault = DecryptError("no session key is known here")
+    for key in keys:
+        try:
+            return open_under(key)
+        except DecryptError as error:
+            fault = error
+    raise fault
 
 
 def _check_number(number: int) -> None:

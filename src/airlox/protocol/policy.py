@@ -90,6 +90,8 @@ def check_header_rules(manifest: Manifest, cert: Cert, header: Header) -> None:
         raise PolicyError("the item's author is not the certificate's participant")
     if header.session_id != manifest.session_id:
         raise PolicyError("item of another session")
+    if header.epoch is not UNSET and not manifest.has(Feature.EPOCHS):
+        raise PolicyError("this session has no epochs", code="no_epochs")
     expires = manifest.expires_at_ms
     if header.created_at_ms < manifest.created_at_ms or (
         expires is not None and header.created_at_ms >= expires

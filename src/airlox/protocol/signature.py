@@ -27,6 +27,7 @@ class Label:
     JOIN: Final = "join"
     ITEM: Final = "item"
     LIVE: Final = "live"
+    EPOCH: Final = "epoch"
 
 
 def verify(public: PublicKey, label: str, message: bytes, signature: str) -> None:

@@ -108,6 +108,12 @@ class Revoked(Entry, frozen=True, kw_only=True, tag="revoked"):
     role: Role
 
 
+class EpochBegan(Entry, frozen=True, kw_only=True, tag="epoch"):
+    """The owner cut somebody off: the signed document that says whom."""
+
+    signed_epoch: str
+
+
 class OfJob(Entry, frozen=True, kw_only=True):
     """What becomes of a job, and by whom."""
 
@@ -191,6 +197,7 @@ AnyEntry = (
     | Approved
     | Rejected
     | Revoked
+    | EpochBegan
     | Queued
     | Assigned
     | Claimed

@@ -31,6 +31,7 @@ from airlox.protocol.cert import ClientKind, Join, parse_join
 from airlox.protocol.chain import Alarm, Chain, linked_refs
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import ItemId, PublicKey, b64u_decode, parse_item_id
+from airlox.protocol.epochs import EpochState, parse_epoch
 from airlox.protocol.forgetting import (
     forgotten_ranges,
     goes_with_a_job,
@@ -47,6 +48,7 @@ from airlox.protocol.item import (
     verify_item_digest,
 )
 from airlox.protocol.job import Job, Result, bind_result, check_result_for_job
+from airlox.protocol.keyring import Keyring
 from airlox.protocol.keys import Role, parse_public_key
 from airlox.protocol.manifest import Feature, Manifest
 from airlox.protocol.payload import (
@@ -229,12 +231,14 @@ IGNORED: Final = Change("ignored")
 class SessionView:
     """See the module's text. Not safe to share between threads: its owner holds the lock."""
 
-    def __init__(
-        self, manifest: Manifest, session_key: bytes, reader: PublicKey | None = None
-    ) -> None:
+    def __init__(self, manifest: Manifest, keys: Keyring, reader: PublicKey | None = None) -> None:
         """`reader` is the participant whose view this is: `Item.for_me` is said of them."""
         self.manifest = manifest
-        self._session_key = session_key
+        self._keys = keys
+        self.epochs = EpochState.begin(manifest)
+        """What the epochs say that the relay has shown so far; `keys` may know of later ones."""
+        self.cut_off: set[PublicKey] = set()
+        """Participants that the owner's signed epochs cut off."""
         self._reader = reader
         self.last_seq = -1
         self.closed: str | None = None
@@ -294,7 +298,7 @@ class SessionView:
         self._held_bytes += len(document)
 
     def _on_participant(self, event: Event) -> Change:
-        join = parse_join(_text(event, "signed_join"), self.manifest)
+        join = parse_join(_text(event, "signed_join"), self.manifest, self.epochs)
         public = join.participant_pub
         if public in self.participants:
             raise OrderError("participant joined twice")
@@ -316,6 +320,8 @@ class SessionView:
         author = self.participants.get(envelope.author)
         record = Record(event.seq, author, envelope, ItemStatus.PENDING)
         self.records[envelope.id] = record
+        if envelope.header.epoch_number > self.epochs.number:
+            alarms += self.chain.note_epoch(event.seq, envelope)
         fault = self._fault_of(author, envelope)
         if author is None or fault is not None:
             record.status, record.reason = ItemStatus.REFUSED, fault
@@ -328,9 +334,10 @@ class SessionView:
             return "its author never joined"
         try:
             check_header_rules(self.manifest, author.join.cert, envelope.header)
+            self.epochs.check_number(envelope.header.epoch_number, f"item {envelope.id}")
         except ProtocolError as error:
             return error.message
-        return None
+        return "its author was cut off" if author.public in self.cut_off else None
 
     def _on_left(self, event: Event) -> Change:
         public = _key(event, "participant_pub")
@@ -346,6 +353,19 @@ class SessionView:
         for public in keys if isinstance(keys, list) else ():
             if isinstance(public, str):
                 self._mark_left(PublicKey(public))
+        return Change(event.kind)
+
+    def _on_epoch(self, event: Event) -> Change:
+        """The owner's word, not the relay's: who is cut off here is out for good."""
+        document = _text(event, "document", limits.EPOCH_BYTES)
+        epoch = parse_epoch(document, self.manifest, self.epochs)
+        self._keys.learn(epoch)
+        self._hold(document)
+        self.epochs = self.epochs.after(epoch)
+        for each in list(self.participants.values()):
+            if epoch.cuts_off(each.role, each.public):
+                self.cut_off.add(each.public)
+                self._mark_left(each.public)
         return Change(event.kind)
 
     def _mark_left(self, public: PublicKey) -> None:
@@ -468,7 +488,7 @@ class SessionView:
     def _open(
         self, seq: int, author: Participant, envelope: Envelope, ref: ItemRef, blob: bytes
     ) -> Item:
-        payload = decrypt_item(envelope, blob, self._session_key)
+        payload = decrypt_item(envelope, blob, self._keys.of(envelope.header.epoch_number))
         meta, body = decode_payload(payload, full=self.manifest.is_full)
         check_payload(self.manifest, author.role, envelope.header, meta, body)
         item = Item(seq, author, envelope, ref, meta, body)
@@ -560,7 +580,7 @@ class SessionView:
         return frozenset(self.approved - self.rejected.keys())
 
     def may_take_jobs(self, runner: PublicKey) -> bool:
-        return may_take_jobs(
+        return runner not in self.cut_off and may_take_jobs(
             self.manifest, runner, frozenset(self.approved), frozenset(self.rejected)
         )
 
@@ -634,11 +654,11 @@ def _job_of(item: Item) -> Job:
     return item.meta
 
 
-def _text(event: Event, name: str) -> str:
+def _text(event: Event, name: str, most: int = limits.ENVELOPE_BYTES) -> str:
     value = event.data.get(name)
     if not isinstance(value, str):
         raise EncodingError(f"{event.kind[:40]} event without {name}")
-    if len(value) > limits.ENVELOPE_BYTES:
+    if len(value) > most:
         raise LimitError(f"{event.kind[:40]} event with an oversize {name}")
     return value
 
@@ -667,6 +687,7 @@ _HANDLERS: Final = {
     EventKind.ITEM: SessionView._on_item,
     EventKind.LEFT: SessionView._on_left,
     EventKind.REVOKED: SessionView._on_revoked,
+    EventKind.EPOCH: SessionView._on_epoch,
     EventKind.EVICTED: SessionView._on_evicted,
     EventKind.RESEEDED: SessionView._on_reseeded,
     EventKind.WANT: SessionView._on_want,

@@ -69,6 +69,11 @@ def revoke(sid: str, role: str) -> str:
     return f"{session(sid)}/roles/{role}/revoke"
 
 
+def epochs(sid: str) -> str:
+    """Where the owner starts an epoch (sessions with `epochs`)."""
+    return f"{session(sid)}/epochs"
+
+
 def audit(sid: str) -> str:
     return f"{session(sid)}/audit.jsonl"
 
@@ -145,6 +150,8 @@ class Headers:
     JOIN_SECRET: Final = "airlox-join-secret"
     QUEUE: Final = "airlox-queue"
     """With a job: for how many seconds it may wait for a slot."""
+    EPOCH: Final = "airlox-epoch"
+    """With a pack or a list of what is lacking: the number of the epoch whose key sealed it."""
     LAST_EVENT_ID: Final = "last-event-id"
 
 
@@ -155,6 +162,8 @@ class EventKind:
     ITEM: Final = "item"
     LEFT: Final = "left"
     REVOKED: Final = "revoked"
+    EPOCH: Final = "epoch"
+    """In sessions with `epochs`: a revocation that the owner signed."""
     EVICTED: Final = "evicted"
     WANT: Final = "want"
     RESEEDED: Final = "reseeded"
@@ -203,9 +212,14 @@ STATUS_OF: Final = {
     "forbidden": 403,
     "policy": 403,
     "revoked": 403,
+    "invite_replaced": 403,
     "never_expires_not_allowed": 403,
     "not_found": 404,
     "exists": 409,
+    "old_epoch": 409,
+    "unknown_epoch": 409,
+    "not_next_epoch": 409,
+    "somebody_joined": 409,
     "duplicate": 409,
     "present": 409,
     "not_assigned": 409,

@@ -308,7 +308,7 @@ def _live(bench: Bench, running: Running, ref: ItemRef, redactor: Redactor) -> L
     async def send(frame: bytes) -> None:
         await bench.threads.call(bench.link.post_output, running.job, frame)
 
-    return LiveOutput(bench.link.live_writer(ref), redactor, send)
+    return LiveOutput(bench.link.live_writer(ref), redactor, send, bench.link.with_current_key)
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────

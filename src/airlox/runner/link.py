@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from airlox.client.blobs import BlobMissing
 from airlox.client.deadline import Deadline
 from airlox.client.membership import Membership, now_ms
@@ -278,7 +280,8 @@ class Link:
         assert record.author is not None
         me = self.membership
         cert = record.author.join.cert
-        return open_checked(me.manifest, cert, record.envelope, blob, me.invite.session_key)
+        session_key = me.keys.of(record.envelope.header.epoch_number)
+        return open_checked(me.manifest, cert, record.envelope, blob, session_key)
 
     # ── never the same job twice ────────────────────────────────────────────────────────────
 
@@ -305,13 +308,20 @@ class Link:
 
     def live_writer(self, job: ItemRef) -> LiveWriter:
         me = self.membership
+        epoch, session_key = me.keys.current()
         return LiveWriter(
             me.key,
-            me.invite.session_key,
+            session_key,
             me.manifest.session_id,
             job,
             secrets.token_bytes(RANDOM_BYTES),
+            epoch=epoch,
         )
+
+    def with_current_key(self, writer: LiveWriter) -> LiveWriter:
+        """The same standing; what is written next is sealed in the epoch that there is now."""
+        epoch, session_key = self.membership.keys.current()
+        return msgspec.structs.replace(writer, session_key=session_key, epoch=epoch)
 
     def post_output(self, job: ItemId, frame: bytes) -> None:
         self.api.within(Deadline.after(SEGMENT_TIMEOUT_S)).post_output(job, frame)
@@ -320,7 +330,7 @@ class Link:
     def chunk_seed(self) -> int:
         """Where contents of this session's trees are cut."""
         me = self.membership
-        return chunk_seed(me.invite.session_key, me.manifest.session_id)
+        return chunk_seed(me.keys.current()[1], me.manifest.session_id)
 
     def packs(self, job: ItemId) -> list[int]:
         """Numbers of the packs the relay has of a job's tree."""
@@ -330,21 +340,29 @@ class Link:
         """A plain pack. Raises ValidationError or DecryptError."""
         me = self.membership
         sealed = self.api.fetch_pack(job, number)
-        return pack.open_pack(
-            me.invite.session_key, me.manifest.session_id, job=job, number=number, sealed=sealed
+        return pack.open_with_any(
+            me.keys.newest_first(),
+            lambda key: pack.open_pack(
+                key, me.manifest.session_id, job=job, number=number, sealed=sealed
+            ),
         )
 
     def post_lack(self, job: ItemId, plain: bytes) -> None:
         me = self.membership
-        sealed = pack.seal_lack(
-            me.invite.session_key,
-            me.manifest.session_id,
-            job=job,
-            runner=self.public,
-            plain=plain,
-            nonce=secrets.token_bytes(NONCE_BYTES),
-        )
-        self.api.post_lack(job, sealed)
+
+        def post() -> None:
+            epoch, session_key = me.keys.current()
+            sealed = pack.seal_lack(
+                session_key,
+                me.manifest.session_id,
+                job=job,
+                runner=self.public,
+                plain=plain,
+                nonce=secrets.token_bytes(NONCE_BYTES),
+            )
+            self.api.post_lack(job, sealed, epoch=epoch)
+
+        self.timeline.in_current_epoch(post, self.api)
 
 
 def _is_with(runner: PublicKey, word: RelayJob | None) -> bool:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from airlox.client.outbox import OLD_EPOCH
 from airlox.errors import AirloxError
 from airlox.protocol import limits
 from airlox.protocol.job import LiveTotals
@@ -44,9 +45,17 @@ Send = Callable[[bytes], Awaitable[None]]
 class LiveOutput:
     """The live output of one job. Made and used in the event loop's thread."""
 
-    def __init__(self, writer: LiveWriter, redactor: Redactor, send: Send) -> None:
-        """`send` posts one frame and raises what the client raises."""
+    def __init__(
+        self,
+        writer: LiveWriter,
+        redactor: Redactor,
+        send: Send,
+        rekey: Callable[[LiveWriter], LiveWriter] = lambda writer: writer,
+    ) -> None:
+        """`send` posts one frame and raises what the client raises. `rekey` gives the writer the
+        session's key as it is by then."""
         self._writer = writer
+        self._rekey = rekey
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._streams = {stream: redactor.stream() for stream in (STDOUT, STDERR)}
@@ -140,7 +149,8 @@ class LiveOutput:
         if self._refused:
             self._pending.drop(pieces)
             return
-        frame, self._writer = self._writer.write(pieces)
+        before = self._rekey(self._writer)
+        frame, self._writer = before.write(pieces)
         size = 0
         for piece in pieces:
             self._sent_bytes[piece.stream] += len(piece.data)
@@ -148,13 +158,17 @@ class LiveOutput:
         self._budget_at = max(self._budget_at, self._loop.time()) + size / BYTES_PER_S
         while not await self._posted(frame):
             await asyncio.sleep(RETRY_S)
+            current = self._rekey(before)
+            if current.epoch != before.epoch:  # the relay takes nothing under the old key
+                before = current
+                frame, self._writer = before.write(pieces)
 
     async def _posted(self, frame: bytes) -> bool:
         """True when the relay has the frame, or will never take it."""
         try:
             await self._send(frame)
         except AirloxError as error:
-            if may_pass(error):
+            if may_pass(error) or error.code == OLD_EPOCH:
                 return False
             self._refused = error.code != "duplicate"
         return True

@@ -15,13 +15,13 @@ from typing import Final
 
 from airlox import safefs
 from airlox.client.cache import EXPIRED_KEPT_MS, SessionCache
-from airlox.client.membership import Profile, enter, now_ms, rejoin
+from airlox.client.membership import Profile, enter, now_ms, read_terms, rejoin
 from airlox.client.relay_api import RelayApi
 from airlox.errors import AirloxError, UsageError
 from airlox.protocol.cert import ClientKind
-from airlox.protocol.invite import Invite, check_invite
+from airlox.protocol.invite import Invite
 from airlox.protocol.keys import Role, fingerprint
-from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest, parse_manifest
+from airlox.protocol.manifest import Feature, JobKind, JobLimits, Manifest
 from airlox.runner import facts
 from airlox.runner.bench import Bench, Pythons
 from airlox.runner.confinement import open_tried, passes_through
@@ -139,18 +139,18 @@ def _fetch_manifest(options: RunnerOptions, invite: Invite, say: Say) -> Manifes
     A runner that has joined before waits for a relay that is away: after a power cut it may be
     there first. For one that has not, the link is more likely to be wrong.
     """
+    has_joined = _has_joined(options, invite)
     api = RelayApi.connect(
         invite.base_url, invite.session_id, on_warning=lambda text: say(Note("warning", text))
     )
     try:
-        if _has_joined(options, invite):
-            document = patiently(api.fetch_manifest, api.pause, on_wait=partial(_say_away, say))
+        if has_joined:
+            terms = patiently(api.fetch_terms, api.pause, on_wait=partial(_say_away, say))
         else:
-            document = api.fetch_manifest()
+            terms = api.fetch_terms()
     finally:
         api.close()
-    manifest = parse_manifest(document)
-    check_invite(invite, manifest)
+    manifest, _ = read_terms(terms, invite, has_joined=has_joined)
     return manifest
 
 
