@@ -2,13 +2,14 @@
 
 `--check` writes nothing and says which pages are not as they would be written.
 
-Section 1 holds the commands (man1/airlox-run.1), section 7 the topics (man7/airlox-trees.7). The
-pages carry the version of the package and no date, so that they are the same wherever they are made.
+Section 1 holds the commands (man1/airlox-run.1), section 7 the topics (man7/airlox-trees.7). They
+carry the version of the package and no date, so that they are the same wherever they are made.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -201,9 +202,7 @@ def _literal(line: str) -> str:
 def _quote(text: str) -> str:
     """Text that means itself: no escapes, hyphens that can be searched for, no requests."""
     quoted = text.replace("\\", r"\e").replace("-", r"\-")
-    return "\n".join(
-        rf"\&{line}" if line[:1] in (".", "'") else line for line in quoted.split("\n")
-    )
+    return re.sub(r"^(?=[.'])", r"\\&", quoted, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

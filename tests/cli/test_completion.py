@@ -40,9 +40,15 @@ def in_shell(shell: str, code: str, cache: Path) -> list[str]:
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     for name in ("gpu-box", "mac"):
-        links = {"owner_invite": "x", "sender_invite": "x"}
         Machines(tmp_path).add(
-            Machine(name=name, session_id="s", relay="r", created_at_ms=1, **links)
+            Machine(
+                name=name,
+                session_id="s",
+                relay="r",
+                owner_invite="x",
+                sender_invite="x",
+                created_at_ms=1,
+            )
         )
     return tmp_path
 

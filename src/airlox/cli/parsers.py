@@ -6,6 +6,7 @@ that what they say is what the commands take.
 
 from __future__ import annotations
 
+from argparse import _SubParsersAction
 from importlib import import_module
 
 from airlox.cli.main import COMMANDS
@@ -52,5 +53,5 @@ def whole() -> Parser:
 def actions_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """The actions of a command group, or the commands of the whole; none for a plain command."""
     for action in parser._actions:
-        if hasattr(action, "_choices_actions"):
-            yield from (action.choices or {}).items()  # type: ignore[union-attr]
+        if isinstance(action, _SubParsersAction):
+            yield from action.choices.items()
