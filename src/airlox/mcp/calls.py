@@ -5,6 +5,7 @@ Rules
   became a task; when the last one leaves, it is cancelled.
 - Requests with the same key, tool and arguments are one call, also after it ended well: what was
   asked for twice is done once. What failed or was cancelled is forgotten and may be tried again.
+  Of slow tools only calls that run are joined: the tool knows its job by the key, and waits on.
 - Numbers are bounded: of calls that run, and of answers that are kept.
 - Everything here belongs to the event loop, except what `Call` offers to its tool.
 """
@@ -271,7 +272,8 @@ class Calls:
 
     def _ended(self, call: Call) -> None:
         self._running.discard(call)
-        if call.outcome.cancelled() or not isinstance(call.outcome.result(), Answer):
+        is_done = isinstance(call.outcome.result(), Answer)
+        if not is_done or call.order.tool.slow:
             self._forget(call)
 
     def _forget(self, call: Call) -> None:
@@ -285,7 +287,9 @@ class Calls:
 
 
 def _digest(arguments: dict[str, Any]) -> bytes:
-    return hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).digest()
+    """Of what is asked for; how long one waits for it is no part of that."""
+    asked = {name: value for name, value in arguments.items() if name != "wait_s"}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
 
 
 def _run_all(stops: list[Callable[[], None]]) -> None:

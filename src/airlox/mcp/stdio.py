@@ -41,6 +41,9 @@ from mcp_types import (
 MOST_LINE_BYTES: Final = 4 * 1024 * 1024
 MOST_OPEN: Final = 128
 TOO_MANY: Final = -32010
+DRAIN_S: Final = 0.25
+"""How long the end waits for requests that are open: the answers to a script's last lines."""
+_LOOK_S: Final = 0.005
 _READ_BYTES: Final = 64 * 1024
 _EDGE_BYTES: Final = 256
 _ID: Final = rb'"id":\s?(-?[0-9]{1,18}|"[^"\\]{1,100}")'
@@ -63,6 +66,13 @@ class TooLong:
     def request_id(self) -> Id:
         found = _ID_FIRST.match(self.first) or _ID_LAST.search(self.last)
         return None if found is None else _as_id(json.loads(found[1]))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer to a line that goes no further."""
+
+    error: JSONRPCError
 
 
 class Lines:
@@ -107,12 +117,11 @@ class Gate:
     def __init__(self) -> None:
         self._open: set[str] = set()
 
-    def read(self, line: bytes | TooLong) -> JSONRPCMessage | None:
-        """The message of a line, an error to answer it with, or None for an empty one."""
+    def read(self, line: bytes | TooLong) -> JSONRPCMessage | Refusal | None:
+        """The message of a line, or None for an empty one."""
         if isinstance(line, TooLong):
-            return _error(
-                line.request_id, INVALID_REQUEST, f"a message has at most {MOST_LINE_BYTES} bytes"
-            )
+            what = f"a message has at most {MOST_LINE_BYTES} bytes"
+            return _refuse(line.request_id, INVALID_REQUEST, what)
         if not line.strip():
             return None
         try:
@@ -126,16 +135,25 @@ class Gate:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             self._open.discard(str(message.id))
 
-    def _admit(self, message: JSONRPCMessage) -> JSONRPCMessage:
+    async def drained(self, within_s: float) -> None:
+        """Wait for the open requests to be answered, `within_s` at most."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self._open:
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            pass
+
+    def _admit(self, message: JSONRPCMessage) -> JSONRPCMessage | Refusal:
         if isinstance(message, JSONRPCNotification):
             if message.method == "notifications/cancelled":  # it will not be answered
                 self._open.discard(str((message.params or {}).get("requestId")))
         elif isinstance(message, JSONRPCRequest):
             name = str(message.id)  # the SDK too holds 7 and "7" to be one
             if name in self._open:  # answered without an id: with it, the first would be
-                return _error(None, INVALID_REQUEST, f"request {name[:80]} is still open")
+                return _refuse(None, INVALID_REQUEST, f"request {name[:80]} is still open")
             if len(self._open) >= MOST_OPEN:
-                return _error(message.id, TOO_MANY, f"{MOST_OPEN} requests are open")
+                return _refuse(message.id, TOO_MANY, f"{MOST_OPEN} requests are open")
             self._open.add(name)
         return message
 
@@ -198,12 +216,21 @@ class _Pipe:
             pass  # the same as the end: the input broke, or the server stopped taking
         finally:
             self._at_end()
+            try:
+                asyncio.run_coroutine_threadsafe(self._end(), loop)
+            except RuntimeError:
+                pass  # the loop is closed: all is over
+
+    async def _end(self) -> None:
+        """Let the server know that nothing more comes, once what came is answered."""
+        await self._gate.drained(DRAIN_S)
+        self._to_server.close()
 
     async def _deliver(self, line: bytes | TooLong) -> None:
         message = self._gate.read(line)
         try:
-            if isinstance(message, JSONRPCError) and message.id is None or isinstance(line, TooLong):
-                await self._answers.send(SessionMessage(message))
+            if isinstance(message, Refusal):
+                await self._answers.send(SessionMessage(message.error))
             elif message is not None:
                 await self._to_server.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -259,23 +286,27 @@ def _encode(message: JSONRPCMessage) -> bytes:
     return text.encode() + b"\n"
 
 
-def _unreadable(line: bytes) -> JSONRPCError:
+def _unreadable(line: bytes) -> Refusal:
     """The answer to a line that is no message."""
     try:
         line.decode()
         value = json.loads(line)
     except UnicodeDecodeError:
-        return _error(None, PARSE_ERROR, "a message is valid UTF-8")
+        return _refuse(None, PARSE_ERROR, "a message is valid UTF-8")
     except (ValueError, RecursionError):
-        return _error(None, PARSE_ERROR, "a message is one line of JSON")
+        return _refuse(None, PARSE_ERROR, "a message is one line of JSON")
     if not isinstance(value, dict):
-        return _error(None, INVALID_REQUEST, "a message is a JSON object; there are no batches")
+        return _refuse(None, INVALID_REQUEST, "a message is a JSON object; there are no batches")
     what = "this is no JSON-RPC 2.0 message, or holds half a pair of Unicode"
-    return _error(_as_id(value.get("id")), INVALID_REQUEST, what)
+    return _refuse(_as_id(value.get("id")), INVALID_REQUEST, what)
 
 
 def _as_id(value: object) -> Id:
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def _refuse(request_id: Id, code: int, message: str) -> Refusal:
+    return Refusal(_error(request_id, code, message))
 
 
 def _error(request_id: Id, code: int, message: str) -> JSONRPCError:

@@ -1,0 +1,144 @@
+"""`airlox mcp`: a server of the Model Context Protocol, for agents that start one.
+
+On standard input and output, as agents expect it, or with `--http` on a loopback address. Without
+`--no-token` whoever calls over HTTP must show the token in a file that this user alone can read:
+every program of every user of this machine can reach the address.
+"""
+
+from __future__ import annotations
+
+import os
+
+from airlox.cli import options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airlox.cli.options import Parser
+    from airlox.cli.output import Voice
+    from airlox.mcp.desk import Desk
+
+EXAMPLES = {"mcp": "airlox mcp config claude"}
+CLIENTS = ("claude", "codex", "cursor", "vscode", "opencode")
+_PARENT = os.getppid()
+"""Who started this process, asked before anything takes time: it may die soon."""
+
+
+def add_arguments(parser: Parser, command: str) -> bool:
+    options.add_profile_flags(parser)
+    parser.add_argument("--relay", metavar="URL", help=f"to make sessions on [{options.RELAY}]")
+    parser.add_argument("--invite-file", metavar="FILE", help="a session's link to begin with")
+    parser.add_argument(
+        "--allow-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder that tools may read from and write to; may be repeated [the current one]",
+    )
+    parser.add_argument(
+        "--owner-invite-dir", metavar="DIR", help="where owners' links of new sessions are kept"
+    )
+    group = parser.add_argument_group("over HTTP")
+    group.add_argument("--http", action="store_true", help="serve on http://127.0.0.1, path /mcp")
+    group.add_argument(
+        "--port", type=options.count, metavar="PORT", help="instead of any that is free"
+    )
+    group.add_argument(
+        "--no-token",
+        action="store_true",
+        help="let every program on this machine use it",
+    )
+    actions = options.Actions(parser, required=False)
+    leaf = actions.add(
+        "config",
+        "Print how an agent is told to start this server",
+        details="The session's link is not in it: the agent hands AIRLOX_INVITE on.",
+        example="airlox mcp config codex > ~/.codex/config.toml",
+    )
+    leaf.add_argument("--folder", metavar="DIR", help="the folder that its file tools may use")
+    leaf.add_argument("client", choices=CLIENTS, metavar="CLIENT", help=", ".join(CLIENTS))
+    actions.add(
+        "prompt",
+        "Print what an agent that works in a session is told",
+        example="airlox mcp prompt >> AGENTS.md",
+    )
+    return True
+
+
+def run(args: Namespace, voice: Voice) -> int:
+    if args.action is not None:
+        return {"config": _config, "prompt": _prompt}[args.action](args, voice)
+    if not args.http and (args.port or args.no_token):
+        raise options.CommandLineError("--port and --no-token go with --http")
+    _serve(args, voice)
+    return 0
+
+
+def _config(args: Namespace, voice: Voice) -> int:
+    from airlox.agents.configs import Server, config_for
+
+    config = config_for(args.client, Server(("airlox",), args.folder))
+    if voice.json:
+        voice.document({"config": config.text, "file": config.file, "advice": config.advice})
+    else:
+        voice.say(config.text.rstrip("\n"))
+        voice.note(f"belongs in {config.file}; then: {config.advice}")
+    return 0
+
+
+def _prompt(args: Namespace, voice: Voice) -> int:
+    from airlox.agents.prompts import worker_prompt
+
+    voice.say(worker_prompt().rstrip("\n"))
+    return 0
+
+
+def _serve(args: Namespace, voice: Voice) -> None:
+    try:
+        from airlox.mcp.life import serve_stdio
+        from airlox.mcp.tools import TOOLS
+    except ModuleNotFoundError as missing:
+        raise _not_installed(missing) from None
+    desk = _desk(args)
+    if not args.http:
+        serve_stdio(TOOLS, desk, _PARENT)
+        return
+    from airlox.mcp.http import serve_http
+
+    token_dir = None if args.no_token else _token_dir(args)
+    serve_http(TOOLS, desk, port=args.port or 0, token_dir=token_dir, say=voice.note)
+
+
+def _desk(args: Namespace) -> Desk:
+    from airlox.mcp.desk import Desk, DeskOptions
+
+    invite = options.read_invite_file(args.invite_file) if args.invite_file else None
+    return Desk(
+        DeskOptions(
+            cache_dir=options.cache_root(args, os.environ),
+            display_name=args.display_name or os.environ.get(options.NAME) or None,
+            description=args.description or os.environ.get(options.DESCRIPTION) or None,
+            relay=args.relay or os.environ.get(options.RELAY) or None,
+            invite=invite or os.environ.get(options.INVITE) or None,
+            allow_dirs=tuple(args.allow_dir),
+            owner_invite_dir=args.owner_invite_dir,
+        )
+    )
+
+
+def _token_dir(args: Namespace) -> str:
+    return os.path.join(options.cache_root(args, os.environ), "mcp")
+
+
+def _not_installed(missing: ModuleNotFoundError) -> Exception:
+    """The error of an installation without the extra, or the bug that another name is."""
+    from airlox.errors import AirloxError
+
+    if missing.name is None or missing.name.split(".")[0] in ("airlox", ""):
+        return missing
+    return AirloxError(
+        f"the MCP server needs {missing.name}, which is not installed",
+        code="not_installed",
+        hint="pip install 'airlox[mcp]'",
+    )
