@@ -99,7 +99,7 @@ class _Printer:
 
         if self._only_mine and not item.for_me:
             return
-        shape = shapes.item(item, valid=item.kind != "result" or is_bound(self._session, item))
+        shape = shapes.item(item, valid=is_valid(self._session, item))
         if self._folder is not None and item.kind == "file":
             shape["saved"] = path_text(save(self._folder, item))
         self._put(shape)
@@ -127,17 +127,13 @@ def save(folder: str, item: Item) -> str:
     return os.fspath(safefs.save_once(folder, item.name or item.id, item.body))
 
 
-def is_bound(session: Session, item: Item) -> bool:
-    """Whether a result item is a valid answer to its job, as far as is known here."""
-    from airlox.errors import AirloxError
-    from airlox.protocol.job import Result
+def is_valid(session: Session, item: Item) -> bool:
+    """False for a result that is no valid answer to its job."""
+    if item.kind != "result":
+        return True
+    from airlox.client.jobs import is_answer
 
-    if not isinstance(item.meta, Result):
-        return False
-    try:
-        return session.job(item.meta.job.id).is_answered_by(item)
-    except AirloxError:
-        return False
+    return is_answer(session, item)
 
 
 # -- for people -------------------------------------------------------------------------------

@@ -252,15 +252,14 @@ class _Listener:
 
     def _print(self, batch: Batch, ledger: Ledger) -> None:
         from airlox.cli import shapes
-        from airlox.cli.items import is_bound, item_text
+        from airlox.cli.items import is_valid, item_text
 
         for item_id in batch.items:
             item = self._session.item(item_id)
             if item is None:
                 self._voice.warn(f"item {item_id} cannot be had any more")
                 continue
-            valid = item.kind != "result" or is_bound(self._session, item)
-            shape = shapes.item(item, valid=valid) | {"batch": batch.id}
+            shape = shapes.item(item, valid=is_valid(self._session, item)) | {"batch": batch.id}
             if self._voice.json:
                 self._voice.json_line(shape)
             else:

@@ -23,7 +23,7 @@ from airlox.client.pulling import Returned
 from airlox.client.result import OutFile, Result, bytes_of, signed_result, unsigned_result
 from airlox.client.timeline import STANDING_KINDS
 from airlox.client.transport import one_line
-from airlox.errors import JobRefused, ProtocolError, RelayError, WaitTimeout
+from airlox.errors import AirloxError, JobRefused, ProtocolError, RelayError, WaitTimeout
 from airlox.protocol.chain import chosen_refs
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Envelope, ItemRef, Kind
@@ -36,6 +36,7 @@ from airlox.protocol.wire import JobState
 
 if TYPE_CHECKING:
     from airlox.client.relay_api import RelayApi
+    from airlox.client.session import Session
     from airlox.client.trees import TreeUpload
 
 __all__ = ["Job", "JobNotTaken", "OutFile", "Output", "Result"]
@@ -388,3 +389,13 @@ class Job:
         item: Item | None = self._core.timeline.find(ref.id)
         matches = item is not None and item.ref == ref and isinstance(item.meta, File)
         return item.body if item is not None and matches else None
+
+
+def is_answer(session: Session, item: Item) -> bool:
+    """Whether a result item is a valid answer to its job, as far as is known here."""
+    if not isinstance(item.meta, ResultMeta):
+        return False
+    try:
+        return session.job(item.meta.job.id).is_answered_by(item)
+    except AirloxError:
+        return False

@@ -52,12 +52,12 @@ def wait(what: str = "seconds to wait") -> Schema:
     return number(f"{what}, default {WAIT_S}", most=LONGEST_WAIT_S)
 
 
-SESSION: Final = text("handle; default: the only open session")
-
-
 def _value(kind: str, description: str, *examples: Any) -> Schema:
     shown: Schema = {"examples": list(examples)} if examples else {}
     return {"type": kind, "description": description} | shown
+
+
+SESSION: Final = text("handle; default: the only open session")
 
 
 def tool(
