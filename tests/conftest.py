@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -27,7 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Forget the caller's AIRLOX_* settings, and give tests a cache that is not the caller's.
 
     Here, not in a fixture: module-wide fixtures and the processes they start must see it too.
+    Nor do they ignore Ctrl-C, as all does that a script starts in the background.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("AIRLOX_")]:
         del os.environ[name]
     cache = tempfile.mkdtemp(prefix="airlox-tests-")

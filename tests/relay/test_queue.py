@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from airlox.protocol import wire
-from airlox.protocol.encoding import new_item_id
+from airlox.protocol.encoding import PublicKey, new_item_id
 from airlox.protocol.item import SealedItem
 from airlox.protocol.keys import Role
 from airlox.protocol.payload import JobCancel
+from airlox.relay.records import AnyRecord, JobChanged
+from airlox.relay.runners import Heartbeat
+from airlox.relay.state import Session
 from support.clock import Clock
 from support.crew import ANY, Crew, a_job
 from support.relay import Answer, Http, Member, RelayThread, file_item, join, now_ms, until
@@ -374,6 +377,32 @@ def test_the_slot_of_a_job_that_was_given_up_is_free_when_its_runner_says_so(
     until(lambda: office.told(running)[2] == "cancelled")
     assert office.told(item)[0] == "queued"
     office.beat(runner, slots=0)
+    assert office.told(item)[0] == "queued"
+    office.beat(runner, slots=1)
+    until(lambda: office.assigned_to(item) == runner.public)
+
+
+def test_a_heartbeat_while_a_job_is_given_up_frees_no_slot(
+    relay: RelayThread, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runner counts it, and the relay does so until that it gave it up is on the disk."""
+    office = Office(relay)
+    runner = office.runner()
+    running, item = office.wait(), office.wait()
+    office.claim(runner, running)
+    core, session = relay.relay.core, relay.relay.core.session(office.sid)
+    write = core.write
+
+    async def write_and_hear(session: Session, *changes: AnyRecord) -> None:
+        if any(isinstance(each, JobChanged) and each.state == "failed" for each in changes):
+            participant = session.participants[PublicKey(runner.public)]
+            relay.relay.runners.heartbeat(session, participant, Heartbeat(slots=0))
+        await write(session, *changes)
+
+    monkeypatch.setattr(core, "write", write_and_hear)
+    clock.turn(600)
+    until(lambda: office.told(running)[2] == "runner_lost")
+    relay.call(relay.relay.jobs.serve_waiting, session)
     assert office.told(item)[0] == "queued"
     office.beat(runner, slots=1)
     until(lambda: office.assigned_to(item) == runner.public)

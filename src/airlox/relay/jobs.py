@@ -236,9 +236,13 @@ class Jobs:
             async with session.lock:
                 reason = self._overdue(session, job)
                 if reason is not None and not session.is_closed:
+                    was_claimed = job.state == JobState.RUNNING
                     self._withdraw(session, job)
-                    self._runners.doubt_slot_of(session, job)
                     await self._change(session, job, JobState.FAILED, reason)
+                    # after it, since heartbeats come meanwhile; its slot goes to nobody before
+                    # the session's lock is free
+                    if was_claimed:
+                        self._runners.doubt_slot_of(session, job)
 
     def _overdue(self, session: Session, job: Job) -> str | None:
         """The reason to end a job now, or None."""

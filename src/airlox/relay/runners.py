@@ -144,9 +144,9 @@ class Runners:
         self._core.stir(session)
 
     def doubt_slot_of(self, session: Session, job: Job) -> None:
-        """A job ends of which its runner said nothing: it may be running all the same, so its slot
-        is not free until the runner says so, or its result comes."""
-        if job.runner is not None and job.state == JobState.RUNNING:
+        """A claimed job ended of which its runner said nothing: it may be running all the same, so
+        its slot is not free until the runner says so, or its result comes."""
+        if job.runner is not None:
             session.participants[job.runner].presence.taking |= {job.id}
 
     def listing(self, session: Session) -> list[dict[str, object]]:
