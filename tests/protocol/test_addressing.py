@@ -1,15 +1,18 @@
-"""Whom an item is for: a table of cases for each function over plain values."""
+"""Whom an item is for: a table of cases for each function over plain values, and what a view makes
+of items, in order and out of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.errors import EncodingError, LimitError, ValidationError
-from airlox.protocol import limits
+from airlox.errors import EncodingError, LimitError, ProtocolError, ValidationError
+from airlox.protocol import canonical, limits
 from airlox.protocol.addressing import (
     Post,
     Reason,
@@ -22,9 +25,14 @@ from airlox.protocol.addressing import (
     woken,
 )
 from airlox.protocol.cert import ClientKind
-from airlox.protocol.encoding import PublicKey
-from airlox.protocol.item import Kind
+from airlox.protocol.digest import NOTHING_HEX
+from airlox.protocol.encoding import ItemId, PublicKey
+from airlox.protocol.item import Kind, SealedItem
+from airlox.protocol.job import AnyRunner, PythonJob, Result, Status, code_sha256
 from airlox.protocol.keys import Role, SigningKey
+from airlox.protocol.payload import File, Text, decode_payload, encode_payload
+from airlox.protocol.view import Item, SessionView
+from support.world import Person, Timeline, World
 
 OWNER, ALICE, BOB, EVE, GPU = (SigningKey.from_seed(bytes([n]) * 32).public for n in range(5))
 PEOPLE = {
@@ -220,3 +228,205 @@ def test_recipients_are_bounded() -> None:
     check_recipients(sorted(keys[1:]))
     with pytest.raises(LimitError):
         encode_recipients(keys)
+
+
+# -- what a view makes of items -------------------------------------------------------------------
+
+
+class Room:
+    """A session as one of its people, the coder, sees it."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self.world, self.timeline = World(full=full), Timeline()
+        self.me = self.world.person(Role.SENDER, "coder")
+        self.view = SessionView(self.world.manifest, self.world.keyring(), self.me.public)
+        self.owner = self.join(self.world.person(Role.OWNER, kind=ClientKind.WEB))
+        self.join(self.me)
+        self.other = self.join(self.world.person(Role.SENDER, "other", kind=ClientKind.CLI))
+        self.runner = self.join(self.world.person(Role.RUNNER, "box"))
+
+    def join(self, person: Person) -> Person:
+        assert self.view.step(self.timeline.join(person)).fault is None
+        return person
+
+    def announce(self, sealed: SealedItem) -> SealedItem:
+        assert self.view.step(self.timeline.post(sealed)).fault is None
+        return sealed
+
+    def open(self, sealed: SealedItem) -> Item:
+        return self.view.open(ItemId(sealed.ref.id), sealed.blob)
+
+    def read(self, sealed: SealedItem) -> Item:
+        return self.open(self.announce(sealed))
+
+    def say(self, person: Person, **address: Any) -> Item:
+        return self.read(person.post(Text(text="hi", **address)))
+
+
+@pytest.fixture(params=[False, True], ids=["floor", "full"])
+def room(request: pytest.FixtureRequest) -> Room:
+    return Room(full=request.param)
+
+
+def test_an_item_says_whom_it_is_for(room: Room) -> None:
+    """[P-ADR-2] [P-ADR-4]"""
+    mine = room.say(room.me)
+    assert (mine.to, mine.reply_to, mine.for_me) == ((), None, ())
+    to = encode_recipients([room.me.public, "role:owner"])
+    asked = room.say(room.other, to=to, reply_to=mine.id)
+    assert (asked.to, asked.reply_to) == (to, mine.id)
+    assert asked.for_me == (Reason.ADDRESSED, Reason.REPLY)
+    assert room.say(room.owner).for_me == (Reason.EVERYONE,)
+    assert room.say(room.owner, to=("role:sender",)).for_me == (Reason.ROLE,)
+    assert room.say(room.owner, to=("role:observer",)).for_me == ()
+    assert room.say(room.me, to=("role:sender",), reply_to=mine.id).for_me == ()
+
+
+def test_files_say_it_too(room: Room) -> None:
+    """[P-ADR-2]"""
+    meta = File(mime="text/markdown", name="a.md", to=(room.me.public,))
+    for author in (room.other, room.runner):
+        item = room.read(author.post(meta, body=b"# hi", subkind="md"))
+        assert item.for_me == (Reason.ADDRESSED,)
+        assert item.to == (room.me.public,)
+
+
+def test_somebody_else_s_view_says_nothing_of_us(room: Room) -> None:
+    view = SessionView(room.world.manifest, room.world.keyring())
+    for event in room.timeline.events:
+        view.step(event)
+    sealed = room.owner.post(Text(text="all of you"))
+    view.step(room.timeline.post(sealed))
+    assert view.open(ItemId(sealed.ref.id), sealed.blob).for_me == ()
+
+
+def a_job(person: Person) -> SealedItem:
+    job = PythonJob(
+        code="",
+        filename="a.py",
+        files=(),
+        memory_mb=None,
+        requirements=(),
+        runtime="python3.12",
+        target=AnyRunner(),
+        timeout_s=1,
+    )
+    return person.post(job, subkind="py")
+
+
+def a_result(job: SealedItem, meta: PythonJob) -> Result:
+    return Result(
+        code_sha256=code_sha256(meta),
+        exit_code=0,
+        input_sha256=NOTHING_HEX,
+        job=job.ref,
+        out_files=(),
+        peak_mem_mb=1,
+        reason=None,
+        status=Status.COMPLETED,
+        stderr="",
+        stderr_truncated=False,
+        stdout="",
+        stdout_truncated=False,
+        wall_ms=1,
+    )
+
+
+def test_a_result_is_for_who_asked_for_it() -> None:
+    """[P-ADR-4]"""
+    room = Room()
+    for author, reasons in ((room.me, (Reason.RESULT,)), (room.other, ())):
+        job = a_job(author)
+        meta = room.read(job).meta
+        assert isinstance(meta, PythonJob)
+        result = room.read(room.runner.post(a_result(job, meta), refs=[job.ref]))
+        assert result.for_me == reasons
+
+
+def test_a_reply_is_one_only_to_what_came_before(room: Room) -> None:
+    """[P-ADR-5]"""
+    later = room.me.post(Text(text="later"))
+    early = room.other.post(Text(text="early", reply_to=later.ref.id))
+    assert room.read(early).for_me == ()
+    room.read(later)
+    assert room.open(early).for_me == ()
+    nothing = room.say(room.other, reply_to="A" * 22)
+    assert nothing.for_me == ()
+
+
+def test_a_reply_to_what_was_refused_is_none(room: Room) -> None:
+    """[P-ADR-5]"""
+    stale = room.me.post(Text(text="too early"), at_ms=room.world.now_ms - 1)
+    assert room.view.step(room.timeline.post(stale)).fault is not None
+    assert room.say(room.other, reply_to=stale.ref.id).for_me == ()
+
+
+def test_a_reply_is_known_as_one_before_what_it_answers_is_opened(room: Room) -> None:
+    mine = room.announce(room.me.post(Text(text="mine")))
+    assert room.say(room.other, reply_to=mine.ref.id).for_me == (Reason.REPLY,)
+
+
+def test_hops_follow_the_replies(room: Room) -> None:
+    """[P-ADR-6]"""
+    item = room.say(room.owner)
+    assert room.view.hops(item) == 0
+    for hops in range(1, 12):
+        author = room.me if hops % 2 else room.other
+        item = room.say(author, reply_to=item.id)
+        assert room.view.hops(item) == hops
+    assert room.view.hops(room.say(room.owner, reply_to=item.id)) == 0
+    assert room.view.hops(room.say(room.other)) == 1
+
+
+def test_a_chain_that_bites_its_tail_has_an_end(room: Room) -> None:
+    """[P-ADR-5] [P-ADR-6] An author may name an id that is posted later, or its own."""
+    one_id, two_id = ItemId("AAAAAAAAAAAAAAAAAAAAAA"), ItemId("AQAAAAAAAAAAAAAAAAAAAA")
+    one = room.read(room.me.post(Text(text="1", reply_to=two_id), item_id=one_id))
+    two = room.read(room.other.post(Text(text="2", reply_to=one_id), item_id=two_id))
+    assert (room.view.hops(one), room.view.hops(two)) == (1, 2)
+    own = ItemId("AgAAAAAAAAAAAAAAAAAAAA")
+    alone = room.read(room.me.post(Text(text="3", reply_to=own), item_id=own))
+    assert room.view.hops(alone) == 1
+    assert alone.for_me == ()
+
+
+def test_hops_end_at_what_is_not_here(room: Room) -> None:
+    closed = room.announce(room.me.post(Text(text="not fetched", reply_to=room.say(room.me).id)))
+    assert room.view.hops(room.say(room.other, reply_to=closed.ref.id)) == 1
+
+
+@given(
+    to=st.lists(WORD, min_size=1, max_size=8),
+    reply=st.booleans(),
+    at=st.integers(0, 10_000),
+    bit=st.integers(0, 7),
+)
+def test_no_changed_byte_passes_for_another_address(
+    to: list[str], reply: bool, at: int, bit: int
+) -> None:
+    """Sealed and signed like the text itself: nobody but the author says whom it is for."""
+    room = Room()
+    address: dict[str, Any] = {"to": encode_recipients(to)} | (
+        {"reply_to": "A" * 22} if reply else {}
+    )
+    sealed = room.announce(room.me.post(Text(text="hi", **address)))
+    blob = bytearray(sealed.blob)
+    blob[at % len(blob)] ^= 1 << bit
+    with pytest.raises(ProtocolError):
+        room.view.open(ItemId(sealed.ref.id), bytes(blob))
+    assert room.open(sealed).to == address["to"]
+
+
+TEXTS = st.builds(
+    Text,
+    text=st.text(max_size=20),
+    to=st.just(msgspec.UNSET) | st.lists(WORD, min_size=1, max_size=12).map(encode_recipients),
+    reply_to=st.just(msgspec.UNSET) | st.just("A" * 22),
+)
+
+
+@given(TEXTS, st.booleans())
+def test_what_is_written_is_read(meta: Text, full: bool) -> None:
+    assert decode_payload(encode_payload(meta), full=full) == (meta, b"")
+    absent = {name for name in ("to", "reply_to") if getattr(meta, name) is msgspec.UNSET}
+    assert absent.isdisjoint(msgspec.json.decode(canonical.encode(meta)))

@@ -109,6 +109,7 @@ class World:
         labels: Sequence[str] = (),
         sandbox: str = "local",
         key: keys.SigningKey | None = None,
+        kind: cert.ClientKind = cert.ClientKind.SDK,
     ) -> Person:
         """Someone with a certificate for `role` and a signed join; nobody is told."""
         key = key or keys.SigningKey.from_seed(os.urandom(32))
@@ -133,7 +134,7 @@ class World:
             cert=proof,
             session_id=self.keys.session_id,
             display_name=name or role.value,
-            kind=cert.ClientKind.RUNNER if runner else cert.ClientKind.SDK,
+            kind=cert.ClientKind.RUNNER if runner else kind,
             created_at_ms=self.now_ms,
             runner=runner,
         )
