@@ -24,6 +24,7 @@ import chain_vectors
 import ed25519_odd as odd
 import msgspec
 import pull_vectors
+import transfer_vectors
 
 from airlox import errors
 from airlox.protocol import (
@@ -1017,6 +1018,7 @@ def main() -> int:
         "live": live_cases(),
         "packs": pack_cases(),
         "signatures": signature_cases(),
+        "transfer": transfer_vectors.cases(verdict),
         "extra-policy": floor_cases(),
     }
     stale = []

@@ -28,8 +28,15 @@ from airlox.protocol import (
     pack,
     payload,
     policy,
+    transfer,
 )
-from airlox.protocol.encoding import ItemId, PublicKey, SessionId
+from airlox.protocol.encoding import (
+    ItemId,
+    PublicKey,
+    SessionId,
+    b64u_decode,
+    parse_session_id,
+)
 from airlox.tree import changes
 from airlox.tree.chunks import Cutter
 from airlox.tree.index import parse_index
@@ -421,6 +428,52 @@ def _count_hops(i: dict[str, Any]) -> int:
     return addressing.count_hops(cert.ClientKind(kind) for kind in i["authors"])
 
 
+def _parse_code(i: dict[str, Any]) -> dict[str, Any]:
+    code = transfer.parse_code(i["text"])
+    return {"nameplate": code.nameplate, "words": list(code.words)}
+
+
+def _exchange(i: dict[str, Any]) -> dict[str, Any]:
+    """Both ends of one exchange, each with its own half of the inputs."""
+    words, link = tuple(i["words"]), invite.parse_invite(i["link"])
+    offered = transfer.Offered(link.session_id, link.role, i["nameplate"])
+    randoms = (bytes.fromhex(i[f"{side}_random"]) for side in ("sender", "receiver"))
+    sides = (transfer.Side.SENDER, transfer.Side.RECEIVER)
+    own, other = (
+        transfer.make_share(side, words, random)
+        for side, random in zip(sides, randoms, strict=True)
+    )
+    sender = transfer.agree(own, other.point, offered)
+    receiver = transfer.agree(other, own.point, offered)
+    sender.check(receiver.confirmation)
+    receiver.check(sender.confirmation)
+    assert sender.verifier == receiver.verifier
+    sealed = transfer.seal_invite(sender, offered, link, bytes.fromhex(i["nonce"]))
+    assert transfer.open_invite(receiver, offered, sealed, link.base_url) == link
+    return {
+        "sender_point": own.point.hex(),
+        "receiver_point": other.point.hex(),
+        "sender_confirmation": sender.confirmation.hex(),
+        "receiver_confirmation": receiver.confirmation.hex(),
+        "verifier": sender.verifier,
+        "sealed": sealed.hex(),
+    }
+
+
+def _park(i: dict[str, Any]) -> str:
+    salt, nonce = bytes.fromhex(i["salt"]), bytes.fromhex(i["nonce"])
+    link = invite.parse_invite(i["link"])
+    return transfer.park(tuple(i["words"]), link, salt=salt, nonce=nonce).decode()
+
+
+def _open_parked(i: dict[str, Any]) -> str:
+    parked = transfer.parse_parked(i["document"].encode())
+    found = transfer.stretch(tuple(i["words"]), b64u_decode(parked.salt))
+    offered = transfer.Offered(parse_session_id(parked.session_id), parked.role, 0)
+    sealed = b64u_decode(parked.sealed)
+    return transfer.open_parked(found, sealed, offered, i["base_url"]).url()
+
+
 OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "canonical_text_meta": _canonical_text,
     "canonical_result_wall_ms": _canonical_result("wall_ms"),
@@ -468,4 +521,10 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "recipients": lambda i: list(addressing.encode_recipients(i["words"])),
     "reasons_for": _reasons_for,
     "count_hops": _count_hops,
+    "parse_code": _parse_code,
+    "draw_words": lambda i: list(transfer.draw_words(i["count"], bytes.fromhex(i["random"]))),
+    "exchange": _exchange,
+    "check_point": lambda i: transfer.check_point(bytes.fromhex(i["point"])),
+    "park": _park,
+    "open_parked": _open_parked,
 }
