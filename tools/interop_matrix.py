@@ -20,6 +20,7 @@ PAGE = ROOT / "docs" / "interop.md"
 LETTERS = {"ours": "O", "theirs": "T"}
 CHAPTERS = {
     "test_messages.py": "Messages and files",
+    "test_addressed.py": "Addressed messages",
     "test_jobs.py": "Jobs",
     "test_runners.py": "Runners",
     "test_caches.py": "Caches",
