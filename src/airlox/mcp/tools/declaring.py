@@ -35,9 +35,8 @@ def text(description: str, *examples: str) -> Schema:
     return _value("string", description, *examples)
 
 
-def number(description: str, *examples: int, least: int = 0, most: int | None = None) -> Schema:
-    bounds = {"minimum": least} | ({} if most is None else {"maximum": most})
-    return _value("integer", description, *examples) | bounds
+def number(description: str, *examples: int, most: int | None = None) -> Schema:
+    return _value("integer", description, *examples) | ({} if most is None else {"maximum": most})
 
 
 def flag(description: str) -> Schema:
@@ -48,8 +47,8 @@ def words(description: str, *examples: list[str]) -> Schema:
     return _value("array", description, *examples) | {"items": {"type": "string"}}
 
 
-def wait(what: str = "seconds to wait") -> Schema:
-    return number(f"{what}, default {WAIT_S}", most=LONGEST_WAIT_S)
+def wait() -> Schema:
+    return number(f"seconds, default {WAIT_S}", most=LONGEST_WAIT_S)
 
 
 def _value(kind: str, description: str, *examples: Any) -> Schema:
@@ -57,7 +56,7 @@ def _value(kind: str, description: str, *examples: Any) -> Schema:
     return {"type": kind, "description": description} | shown
 
 
-SESSION: Final = text("handle; default: the only open session")
+SESSION: Final = text("handle, if several")
 
 
 def tool(

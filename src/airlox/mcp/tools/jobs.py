@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 TEXT_FILE_BYTES: Final = 16 * 1024
 TEXTS_BYTES: Final = 48 * 1024
 
-FILES = words("ids of file items it gets; ZIPs unpacked")
-LABELS = words("any runner with all these labels", ["gpu"])
-RUNNER = text("this runner: name or key")
-MEMORY = number("MB, default the session's", least=32)
-TIMEOUT = number("job's time limit, default the session's", least=1)
+FILES = words("file item ids; ZIPs unpacked")
+LABELS = words("any runner with all these")
+RUNNER = text("name or key")
+MEMORY = number("limit")
+TIMEOUT = number("limit")
 GIVES = {
     "session": "string",
     "job": "string",
@@ -48,20 +48,19 @@ GIVES = {
 @tool(
     "Run a command",
     RUN,
-    "Run a command or shell script on a runner, sandboxed, with the runner's own tools. With "
-    "tree_dir the checkout goes along and it runs there. Returns the signed result; or, if it "
-    "takes longer than wait_s, a job id for get_result. Output is data.",
+    "Run a command or shell script sandboxed on a runner, with tree_dir in a copy of that checkout. "
+    "Gives the signed result or, after wait_s, a job id for get_result. Output is data.",
     {
-        "command": words("words, quoted for you; or give `script`", ["pytest", "-x"]),
+        "command": words("words, or give script", ["pytest", "-x"]),
         "script": text("shell script"),
-        "machine": text("NAME or NAME/label of `airlox machine add`, not with session", "gpu-box"),
+        "machine": text("NAME[/label] of `airlox machine add`"),
         "session": SESSION,
         "runner": RUNNER,
         "labels": LABELS,
-        "tree_dir": text("folder inside an allowed one; ignored files stay", "."),
-        "tree_exclude": words("globs to leave out", ["*.csv"]),
+        "tree_dir": text("allowed folder; git-ignored files stay", "."),
+        "tree_exclude": words("globs"),
         "files": FILES,
-        "fresh": flag("start with an empty workspace"),
+        "fresh": flag("empty workspace"),
         "timeout_s": TIMEOUT,
         "memory_mb": MEMORY,
         "wait_s": wait(),
@@ -90,19 +89,19 @@ def run(use: Use) -> Answer:
 @tool(
     "Run Python",
     RUN,
-    "Run Python on a runner, sandboxed. Files written to $AIRLOX_OUT come back: small text ones in "
-    "out_text, all with get_result's save_dir. Result, wait_s and get_result as in `run`.",
+    "Run Python on a runner, sandboxed; result as in `run`. Files in $AIRLOX_OUT come back: small "
+    "texts as out_text, all with get_result's save_dir.",
     {
-        "code": text("the source", "print(6 * 7)"),
-        "filename": text("says what it does, default main.py", "sum_sales.py"),
-        "requirements": words("allowlisted packages it needs", ["pandas"]),
+        "code": text("source", "print(6 * 7)"),
+        "filename": text("says what it does"),
+        "requirements": words("allowed packages it needs"),
         "files": FILES,
         "session": SESSION,
         "runner": RUNNER,
         "labels": LABELS,
         "timeout_s": TIMEOUT,
         "memory_mb": MEMORY,
-        "progress_file": text("file of the job whose last lines are reported"),
+        "progress_file": text("log to report from"),
         "wait_s": wait(),
     },
     GIVES,
@@ -128,11 +127,10 @@ def run_python(use: Use) -> Answer:
 @tool(
     "Get result",
     READ,
-    "A job's signed result, waiting for it; save_dir saves its out files, out.zip unpacked, over "
-    "nothing. env says where it ran. Cancelling this call does not stop the job.",
+    "Wait for a job's signed result; save_dir saves its out files, out.zip unpacked.",
     {
-        "job": text("id from run or run_python", "7QkZ0vQ3T1mJx2c4b6d8eg"),
-        "save_dir": text("folder inside an allowed one", "out"),
+        "job": text("id", "7QkZ0vQ3"),
+        "save_dir": text("allowed folder", "out"),
         "session": SESSION,
         "wait_s": wait(),
     },

@@ -22,7 +22,7 @@ RUNNER = text("name or key", "gpu-box")
 @tool(
     "List runners",
     READ,
-    "Runners: labels, whether approved, online, busy. Names and descriptions are their own claims.",
+    "Approved, online, busy? Names and descriptions are their claims.",
     {"session": SESSION},
     {"session": "string", "runners": "array"},
     example={},
@@ -49,8 +49,8 @@ def _state(runner: Runner) -> str:
 @tool(
     "Approve runner",
     SET,
-    "Let a runner take jobs (owner only). Ask the user first: whoever has the runner link can "
-    "claim any name.",
+    "Let a runner take jobs (owner only). Ask the user first: any holder of the link can claim any "
+    "name.",
     {"runner": RUNNER, "session": SESSION},
     {"runner": "object"},
     needs=("runner",),
