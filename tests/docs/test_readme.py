@@ -11,7 +11,6 @@ import os
 import pty
 import re
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from support import parts
+from support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -43,13 +43,6 @@ def _commands() -> list[str]:
 def _python() -> str:
     (text,) = [text for language, text in BLOCK.findall(README) if language == "python"]
     return str(text)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Terminal:
@@ -132,7 +125,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    return _free_port()
+    return free_port()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from support.commands import (
     open_room,
     read_note,
 )
+from support.relay import until
 from support.server import server
 
 RESULT_KEYS = {
@@ -295,7 +296,7 @@ class TestRun:
             running.stdout.close()
             assert running.wait(TIMEOUT_S) == 141
         last = room.sender("job", "ls", "--json").document["jobs"][-1]
-        room.sender("result", "--wait", "30s", "--", last["job"], code=1)
+        room.sender("result", "--wait", "90s", "--", last["job"], code=1)
 
     def test_a_terminal_gets_colours_and_nothing_worse(self, room: Room) -> None:
         program = r"printf '\033[31mred\033[0m \033[2J\033]0;t\007end'"
@@ -317,12 +318,15 @@ class TestJobs:
         assert pending.document["job"] == job
         assert pending.document["status"] in ("assigned", "running")
         room.sender("result", "--wait", "1s", "--", job, code=75)
+        # only what was begun has a signed end
+        ask = ("result", "--json", "--", job)
+        until(lambda: room.sender(*ask, code=75).document["status"] == "running", "a claim")
         listed = {j["job"]: j for j in room.sender("job", "ls", "--json").document["jobs"]}
         assert listed[job]["exit_code"] is None
         assert listed[job]["what"] == "sleep 600"
 
         assert room.sender("cancel", "--json", "--", job).document == {"cancelled": job}
-        ended = room.sender("result", "--wait", "60s", "--json", "--", job, code=1).document
+        ended = room.sender("result", "--wait", "90s", "--json", "--", job, code=1).document
         assert set(ended) >= RESULT_KEYS
         assert (ended["status"], ended["exit_code"], ended["signed"]) == ("cancelled", None, True)
         assert "has ended" in room.sender("cancel", "--", job, code=1).err
@@ -331,7 +335,7 @@ class TestJobs:
         job = room.sender(
             "run", "--no-wait", "--", "sh", "-c", "echo out; echo err >&2; exit 4"
         ).out.strip()
-        done = room.sender("result", "--wait", "60s", "--", job, code=4)
+        done = room.sender("result", "--wait", "90s", "--", job, code=4)
         assert done.out == "out\n"
         assert done.err.splitlines()[0] == "err"
         assert done.err.splitlines()[-1].endswith("signed by runner box")

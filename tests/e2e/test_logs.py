@@ -96,7 +96,7 @@ class TestWhileItRuns:
             following.send_signal(signal.SIGINT)
             assert following.wait(TIMEOUT_S) == 130
         gate.touch()
-        room.sender("result", "--wait", "30s", "--", job)
+        room.sender("result", "--wait", "90s", "--", job)
 
     def test_what_is_gone_is_told(self, room: Room, gate: Path) -> None:
         """The relay's ring is bounded: the newest bytes are there, and how much is not."""
@@ -115,7 +115,7 @@ class TestWhileItRuns:
 class TestAfterItsEnd:
     def test_the_output_of_the_signed_result(self, room: Room) -> None:
         job = sent(room, "seq 400000; echo bad >&2; exit 4")
-        room.sender("result", "--wait", "30s", "--", job, code=4)
+        room.sender("result", "--wait", "90s", "--", job, code=4)
         done = room.observer("logs", "--", job)
         assert done.out.startswith("1\n2\n")
         assert done.out.endswith("400000\n")
@@ -129,14 +129,14 @@ class TestAfterItsEnd:
 
     def test_a_byte_goes_on_while_the_relay_holds_it(self, room: Room) -> None:
         job = sent(room, "echo one; sleep 0.3; echo two")
-        room.sender("result", "--wait", "30s", "--", job)
+        room.sender("result", "--wait", "90s", "--", job)
         assert room.owner("logs", "--from", "4", "--", job).out == "two\n"
         (last,) = room.owner("logs", "--json", "--from", "8", "--", job).lines
         assert (last["next"], last["status"]) == (8, "completed")
 
     def test_a_byte_that_is_gone(self, room: Room) -> None:
         job = sent(room, "seq 100000")
-        room.sender("result", "--wait", "30s", "--", job)
+        room.sender("result", "--wait", "90s", "--", job)
         gone, first, *_ = room.owner("logs", "--json", "--from", "5", "--", job).lines
         assert (gone["offset"], gone["gone_bytes"] > 0) == (5, True)
         assert first == {"stream": "stdout", "text": "1"}
@@ -167,9 +167,10 @@ def test_a_floor_session(relay: str, tmp_path: Path) -> None:
         sending = ("run", "--no-wait", "--json", str(program))
         job = people["sender"](*sending).document["job"]
         (last,) = people["owner"]("logs", "--json", "--", job).lines
-        assert (last["next"], last["status"]) == (0, "running")
+        assert last["next"] == 0
+        assert last["status"] in ("assigned", "running")
         people["sender"]("cancel", "--", job)
-        people["sender"]("result", "--wait", "30s", "--", job, code=1)
+        people["sender"]("result", "--wait", "90s", "--", job, code=1)
         program.write_text("print('one')")
         job = people["sender"](*sending).document["job"]
         assert people["owner"]("logs", "-f", "--", job).out == "one\n"

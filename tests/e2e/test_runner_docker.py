@@ -13,7 +13,7 @@ import pytest
 from airlox import Session
 from airlox.sandbox.container.ready import label_of
 from support import engine
-from support.machines import RelayProgram, RunnerProgram
+from support.machines import RelayProgram, RunnerProgram, overrun
 from support.parts import require
 
 pytestmark = pytest.mark.slow
@@ -156,7 +156,10 @@ class TestJobs:
 
 class TestEnds:
     def test_time_out(self, bench: Bench) -> None:
-        result = bench.shell("echo begun; sleep 60", timeout=1).wait(WAIT_S)
+        script = "echo begun; sleep 600"
+        result, _ = overrun(
+            lambda limit_s: bench.shell(script, timeout=limit_s).wait(WAIT_S), "begun\n", 1
+        )
         assert (result.status, result.stdout) == ("timed_out", "begun\n")
 
     def test_out_of_memory(self, bench: Bench) -> None:

@@ -66,7 +66,7 @@ class Bench(NamedTuple):
 
     def result(self, job: str, *, exit_code: int) -> Any:
         """The outcome of a job that was sent off."""
-        return self.sender("result", "--wait", "30s", "--json", "--", job, code=exit_code).document
+        return self.sender("result", "--wait", "90s", "--json", "--", job, code=exit_code).document
 
 
 class Workshops:

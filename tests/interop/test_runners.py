@@ -107,7 +107,7 @@ class TestTheEndOfARunner:
         with room.runner(runner_side) as machine:
             job = send_off(room.owner)
             machine.interrupt()
-            done = room.owner("result", "--wait", "20s", "--json", "--", job, code=1).document
+            done = room.owner("result", "--wait", "90s", "--json", "--", job, code=1).document
             assert (done["status"], done["signed"]) == ("cancelled", True)
 
 
@@ -148,7 +148,7 @@ def test_newcomers_trust_a_runner_that_was_approved_before(
         assert run(room.owner)["status"] == "completed"  # the runner has seen its approval
         for number in range(2):
             newcomer = room.person("sender", newcomer_side, f"newcomer-{number}")
-            assert run(newcomer, "--runner", "box", "--wait", "20s")["status"] == "completed"
+            assert run(newcomer, "--runner", "box", "--wait", "90s")["status"] == "completed"
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_two_runners_of_either_side_share_the_work(
         other = run(sender)
         assert other["runner"] == keys["old" if name == "new" else "new"]
         sender("cancel", "--", job)
-        ended = sender("result", "--wait", "20s", "--json", "--", job, code=1).document
+        ended = sender("result", "--wait", "90s", "--json", "--", job, code=1).document
         assert ended["runner"] == keys[name]
 
 
@@ -195,7 +195,7 @@ def test_the_wait_for_a_lost_runner_ends(
     with room.runner(runner_side) as machine:
         job = send_off(sender)
         machine.kill()
-        ended = sender("result", "--wait", "50s", "--json", "--", job, code=1).document
+        ended = sender("result", "--wait", "90s", "--json", "--", job, code=1).document
         assert (ended["status"], ended["signed"]) == ("failed", False)
         assert "lost" in ended["reason"]
 

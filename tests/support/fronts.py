@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from support.parts import require
+from support.ports import free_port
 
 TIMEOUT_S = 30.0
 LOOK_S = 0.02
@@ -51,7 +52,7 @@ def nginx(folder: Path, relay_url: str, settings: str = "") -> Iterator[Front]:
     `settings` are directives of the server.
     """
     folder.mkdir(exist_ok=True)
-    port = _free_port()
+    port = free_port()
     server = f"listen 127.0.0.1:{port}; {settings} location / {{ proxy_pass {relay_url}; }}"
     with _nginx(folder, port, f"server {{ {server} }}"):
         yield Front(f"http://127.0.0.1:{port}")
@@ -61,7 +62,7 @@ def nginx(folder: Path, relay_url: str, settings: str = "") -> Iterator[Front]:
 def documented_nginx(folder: Path, relay_url: str) -> Iterator[Front]:
     """nginx with the guide's configuration and a certificate of a private authority."""
     folder.mkdir(exist_ok=True)
-    port, files = _free_port(), make_certificate(folder)
+    port, files = free_port(), make_certificate(folder)
     text = _put(
         documented("nginx"),
         {
@@ -80,7 +81,7 @@ def documented_caddy(folder: Path, relay_url: str) -> Iterator[Front]:
     """Caddy with the guide's configuration and its own authority."""
     require("caddy")
     folder.mkdir(exist_ok=True)
-    port, storage = _free_port(), folder / "storage"
+    port, storage = free_port(), folder / "storage"
     site = _put(
         documented("caddy"),
         {
@@ -173,12 +174,6 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 class Files(NamedTuple):

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 from airlox import Session
 from airlox.errors import AirloxError
+from support.ports import free_port
 
 from .people import Settings
 from .processes import Process
@@ -83,8 +83,7 @@ class Stage:
             (root / name).mkdir()
         (root / "ledger").chmod(0o777)
         host = RELAY_ADDRESS if inside else "127.0.0.1"
-        with socket.create_server((host, 0)) as listener:
-            port = listener.getsockname()[1]
+        port = free_port(host)
         self.url = f"http://{host}:{port}"
         self.relay = self._relay(f"{host}:{port}")
         self.runners: list[Actor] = []
