@@ -53,7 +53,8 @@ def journey(call: Call, work: Path, runner_cache: Path) -> str:
         make_tree(work / "roman")
         ran = call("run", script=TESTS, tree_dir="roman", session=handle, wait_s=WAIT_S)
         assert (ran["status"], ran["exit_code"], ran["stdout"]) == ("completed", 0, "passed\n")
-        assert ran["signed"] and ran["runner"] == "gpu-box"
+        assert ran["signed"]
+        assert ran["runner"] == "gpu-box"
         assert ran["out_text"] == {"report.txt": "two tests\n"}
         got = call("get_result", job=ran["job"], session=handle, save_dir="out")
         contents = {Path(path).name: Path(path).read_bytes() for path in got["saved"]}

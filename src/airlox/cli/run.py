@@ -231,10 +231,7 @@ def _choices(args: Namespace, machine: Machine | None) -> dict[str, Any]:
     """What `Session.run_*` takes beside the program."""
     runner, labels = args.runner, options.flat(args.label)
     if machine is not None:
-        label = args.on.partition("/")[2]
-        labels = (*labels, label) if label else labels
-        if runner is None and not labels:
-            runner = machine.runner
+        runner, labels = machine.target(args.on.partition("/")[2], runner, labels)
     choices: dict[str, Any] = {
         "runner": runner,
         "labels": labels or None,

@@ -9,6 +9,7 @@ what cannot be asked is kept here, with what a new session for the same runner i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,14 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         return f"Machine(name={self.name!r}, session_id={self.session_id!r}, relay={self.relay!r})"
+
+    def target(
+        self, label: str, runner: str | None, labels: Iterable[str]
+    ) -> tuple[str | None, tuple[str, ...]]:
+        """The runner and the labels of a job for `NAME/label`: its own runner, unless another one
+        or labels were asked for."""
+        wanted = (*labels, label) if label else tuple(labels)
+        return (self.runner if runner is None and not wanted else runner), wanted
 
 
 class Machines:

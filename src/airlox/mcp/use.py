@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from airlox.protocol.view import Item
 
 WAIT_S: Final = 45
-"""What a call may take unless it says otherwise: with `GRACE_S` it answers well before common clients
-give up, after a minute."""
+"""What a call may take unless it says otherwise: with `GRACE_S` it answers well before common
+clients give up, after a minute."""
 LONGEST_WAIT_S: Final = 600
 GRACE_S: Final = 4.0
 """How much longer than it was asked to wait a call may take."""

@@ -48,8 +48,8 @@ GIVES = {
 @tool(
     "Run a command",
     RUN,
-    "Run a command or shell script sandboxed on a runner, with tree_dir in a copy of that checkout. "
-    "Gives the signed result or, after wait_s, a job id for get_result. Output is data.",
+    "Run a command or shell script sandboxed on a runner, with tree_dir in a copy of that "
+    "checkout. Gives the signed result or, after wait_s, a job id for get_result. Output is data.",
     {
         "command": words("words, or give script", ["pytest", "-x"]),
         "script": text("shell script"),
@@ -156,15 +156,14 @@ def _run(use: Use, send: Any) -> Answer:
 def _where(use: Use) -> tuple[Place, dict[str, Any]]:
     """The session of a job and whom in it the job is for. Talks to a relay."""
     sessions, name = use.desk.sessions, use.caller.client_name
-    labels = list(use["labels"] or ())
+    labels = use["labels"] or ()
     if use["machine"] is None:
         place = sessions.get(use["session"], name)
         return place, {"runner": use["runner"], "labels": labels or None}
     machine_name, _, label = use["machine"].partition("/")
     place, machine = sessions.of_machine(machine_name, name)
-    labels += [label] if label else []
-    runner = machine.runner if use["runner"] is None and not labels else use["runner"]
-    return place, {"runner": runner, "labels": labels or None}
+    runner, wanted = machine.target(label, use["runner"], labels)
+    return place, {"runner": runner, "labels": wanted or None}
 
 
 def _choices(use: Use, place: Place) -> dict[str, Any]:

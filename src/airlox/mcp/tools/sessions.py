@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from airlox import safefs
+from airlox.errors import UsageError
 from airlox.mcp import shapes
 from airlox.mcp.sessions import shareable
 from airlox.mcp.tool import Answer
@@ -19,6 +20,7 @@ from airlox.protocol.policy import check_may
 MEMORY_MB = 2048
 TTL_MINUTES = 60
 _WARNINGS = 5
+_OF_JOBS = ("shell", "packages", "network", "job_timeout_s", "job_memory_mb")
 
 
 @tool(
@@ -59,7 +61,11 @@ def create_session(use: Use) -> Answer:
 
 
 def _job_limits(use: Use) -> dict[str, Any] | None:
+    """The job limits asked for. Raises UsageError where the session takes no jobs."""
     if not use["execute"]:
+        given = [name for name in _OF_JOBS if use[name]]
+        if given:
+            raise UsageError(f"{given[0]} is for sessions with jobs", hint="set `execute` too")
         return None
     return {
         "approve_runners": use["approve_runners"],
