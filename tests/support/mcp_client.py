@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test's coroutine, which must end in time."""
-    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
 
 
 @asynccontextmanager
@@ -49,7 +49,19 @@ def parameters(*words: str) -> StdioServerParameters:
     )
 
 
-def answering(*answers: bool) -> Callable[..., Awaitable[types.ElicitResult]]:
+class Heard:
+    """Progress notifications of a call: their numbers and texts."""
+
+    def __init__(self) -> None:
+        self.numbers: list[float] = []
+        self.texts: list[str | None] = []
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.numbers.append(progress)
+        self.texts.append(message)
+
+
+def answering(*answers: bool) -> Any:
     """A person who answers in this order, and then no more."""
     left = list(answers)
 

@@ -26,6 +26,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from airlox import safefs
 from airlox.errors import AirloxError
 from airlox.mcp.calls import Calls
+from airlox.mcp.life import CLOSE_S, WIND_UP_S, Ending
 from airlox.mcp.server import build, log_to_stderr
 from airlox.mcp.stdio import MOST_LINE_BYTES
 
@@ -38,7 +39,6 @@ PATH: Final = "/mcp"
 TOKEN_BYTES: Final = 32
 MOST_SESSIONS: Final = 64
 IDLE_S: Final = 1800.0
-CLOSE_S: Final = 0.5
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -82,13 +82,26 @@ async def _serve(
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_graceful_shutdown=1,
     )
+    ending = Ending(asyncio.get_running_loop())
+    ending.on_signals()
+    server = _Server(config)
     async with manager.run():
-        try:
-            await uvicorn.Server(config).serve([listener])
-        finally:
-            await calls.close(CLOSE_S)
+        serving = asyncio.create_task(server.serve([listener]))
+        await ending.wait()
+        server.should_exit = True
+        await asyncio.wait({serving}, timeout=WIND_UP_S)
+        server.force_exit = True
+        await calls.close(CLOSE_S)
+        await serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: it would raise them again before the end is over."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def guarded(app: App, port: int, token: str | None) -> App:

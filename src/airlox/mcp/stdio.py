@@ -128,6 +128,9 @@ class Gate:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             return _unreadable(line)
+        if isinstance(message, JSONRPCNotification) and "id" in json.loads(line):
+            what = "the id of a request is a text or a whole number"  # the SDK passes it over
+            return _refuse(None, INVALID_REQUEST, what)
         return self._admit(message)
 
     def answered(self, message: JSONRPCMessage) -> None:
