@@ -39,7 +39,7 @@ from airlox.protocol.job import PythonJob, ShellJob
 from airlox.protocol.keys import MEMBER_ROLES, Role
 from airlox.protocol.manifest import ALL_TYPES, Manifest
 from airlox.protocol.payload import File, RunnerApprove, RunnerReject, Text
-from airlox.protocol.policy import check_may
+from airlox.protocol.policy import check_may, check_role_may_post
 from airlox.protocol.view import Item, Record
 from airlox.safefs import read_bounded
 
@@ -297,7 +297,7 @@ class Session:
         Raises RecipientError, UsageError, PolicyError, ValidationError, RelayError,
         ConnectionLost, SessionClosed.
         """
-        given = self._address(to, reply_to)
+        given = self._address(Kind.TEXT, to, reply_to)
         meta = Text(text=text, to=given.to, reply_to=given.reply_to)
         return self._post(meta, refs=item_refs(refs))
 
@@ -317,14 +317,15 @@ class Session:
         that cannot be read.
         """
         file = _attachment(src, name, self._core.manifest.max_item_bytes)
-        given = self._address(to, reply_to)
+        given = self._address(Kind.FILE, to, reply_to)
         meta = File(mime=file.mime, name=file.name, to=given.to, reply_to=given.reply_to)
         return self._post(meta, file.body, subkind=file.subkind, refs=item_refs(refs))
 
-    def _address(self, to: To | None, reply_to: ReplyTo | None) -> Address:
+    def _address(self, kind: Kind, to: To | None, reply_to: ReplyTo | None) -> Address:
         if to is None and reply_to is None:
             return Address()
         self._core.check_open()
+        check_role_may_post(self._role, kind)
         return address(self._core, to, reply_to)
 
     def _post(
