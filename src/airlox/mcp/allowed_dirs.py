@@ -88,7 +88,7 @@ class AllowedDirs:
             try:
                 fd, found = open_regular(folder.fd, os.fsencode(name))
             except OSError as error:
-                raise _refused(path, error) from None
+                raise self._refused(path, error) from None
             try:
                 if found.st_nlink != 1:
                     raise UsageError(
@@ -111,7 +111,7 @@ class AllowedDirs:
             with self._walked(os.path.relpath(root, "/")) as root_fd:
                 fd = self._walk(root_fd, inner, make=make)
         except OSError as error:
-            raise _refused(given or path, error) from None
+            raise self._refused(given or path, error) from None
         try:
             yield Folder(fd, os.path.normpath(os.path.join(root, inner)))
         finally:
@@ -157,6 +157,18 @@ class AllowedDirs:
 
     def _hint(self) -> str:
         return "give a path in " + " or ".join(self._roots)
+
+    def _refused(self, path: str, error: OSError) -> StorageError:
+        """What the file system refused, in words that say how to go on."""
+        refusal = safefs.storage_error(f"open {path!r}", error)
+        if refusal.code in ("not_regular", "storage"):
+            return StorageError(
+                f"{path!r} leads through a link, or to what is no plain file or folder",
+                code="not_regular",
+                hint="give the real path of a plain file or folder",
+            )
+        refusal.hint = refusal.hint or self._hint()
+        return refusal
 
     # -- walking -----------------------------------------------------------------------------
 
@@ -210,18 +222,6 @@ def _bounded(fd: int, path: str, limit_bytes: int) -> bytes:
             )
         parts.append(piece)
     return b"".join(parts)
-
-
-def _refused(path: str, error: OSError) -> StorageError:
-    """What the file system refused, in words that say how to go on."""
-    refusal = safefs.storage_error(f"open {path!r}", error)
-    if refusal.code in ("not_regular", "storage"):
-        return StorageError(
-            f"{path!r} leads through a link, or to what is no plain file or folder",
-            code="not_regular",
-            hint="give the real path of a plain file or folder",
-        )
-    return refusal
 
 
 def _fault(root: str, private: Sequence[str]) -> str | None:
