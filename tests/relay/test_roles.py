@@ -43,6 +43,7 @@ ENDPOINTS = [
     Asked("GET", wire.job_output, ALL),
     Asked("GET", wire.job_stream, ALL),
     Asked("GET", lambda sid, _: wire.audit(sid), (OWNER, OBSERVER)),
+    Asked("POST", lambda sid, _: wire.epochs(sid), (OWNER,)),
     Asked("POST", with_runner(wire.approve), (OWNER,)),
     Asked("POST", with_runner(wire.reject), (OWNER,)),
     Asked("POST", lambda sid, _: wire.revoke(sid, "nobody"), (OWNER,)),

@@ -77,9 +77,14 @@ class Person:
 
 @dataclass
 class World:
-    """A session and everything its owner may sign. `now_ms` is a clock the test turns."""
+    """A session and everything its owner may sign. `now_ms` is a clock the test turns.
+
+    A full one has every feature, `epochs` only where it is asked for: there nobody is revoked by
+    the relay's word alone.
+    """
 
     full: bool = False
+    epochs: bool = False
     mode: manifest.Mode = manifest.Mode.EXECUTE
     ttl_ms: int | None = HOUR_MS
     now_ms: int = NOW_MS
@@ -88,6 +93,7 @@ class World:
     owner_seed: bytes = field(default_factory=lambda: os.urandom(32))
 
     def __post_init__(self) -> None:
+        self.full = self.full or self.epochs
         self.keys = keys.SessionKeys.derive(self.owner_seed)
         execute = self.mode is manifest.Mode.EXECUTE
         self.document = manifest.build_manifest(
@@ -97,9 +103,15 @@ class World:
             ttl_ms=self.ttl_ms,
             max_item_bytes=self.max_item_bytes,
             job_limits=(self.limits or job_limits(self.full)) if execute else None,
-            features=manifest.ALL_FEATURES if self.full else (),
+            features=self._features(),
         )
         self.manifest = manifest.parse_manifest(self.document)
+
+    def _features(self) -> tuple[manifest.Feature, ...]:
+        if not (self.full or self.epochs):
+            return ()
+        without = () if self.epochs else (manifest.Feature.EPOCHS,)
+        return tuple(each for each in manifest.ALL_FEATURES if each not in without)
 
     def person(
         self,

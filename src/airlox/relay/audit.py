@@ -123,6 +123,8 @@ class TrailWriter:
                 return trail.Left(at_ms=at_ms, participant_pub=who)
             case records.Revoked(role=role):
                 return trail.Revoked(at_ms=at_ms, role=role)
+            case records.EpochBegan(document=document):
+                return trail.EpochBegan(at_ms=at_ms, signed_epoch=document)
             case records.Approved(participant=who):
                 return trail.Approved(at_ms=at_ms, participant_pub=who)
             case records.Rejected(participant=who):

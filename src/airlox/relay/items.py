@@ -22,6 +22,7 @@ from airlox.protocol.policy import check_header_rules
 from airlox.relay import records
 from airlox.relay.addresses import Origin
 from airlox.relay.entities import Job, Participant, StoredItem
+from airlox.relay.epochs import check_epoch
 from airlox.relay.gates import Place
 from airlox.relay.records import AnyRecord
 from airlox.relay.refusals import Refusal, refuse
@@ -116,18 +117,25 @@ class Blobs:
         name: str,
         blob: Blob,
         changes: Sequence[AnyRecord],
+        *,
+        epoch: int | None = None,
     ) -> None:
-        """Makes a blob durable together with the records that speak of it.
+        """Makes a blob durable together with the records that speak of it. `epoch` is the one it
+        was sealed in, for what comes only while that lasts.
 
         Raises AirloxError; Refusal also when `who` was cut off while the blob went to the disk.
         """
         if blob.upload is None:
             check_here(who)
+            if epoch is not None:
+                check_epoch(session, epoch, name)
             await self._core.commit(session, changes, (name, blob.data))
             return
         try:
             await blob.upload.keep(session.id, name)
             check_here(who)
+            if epoch is not None:
+                check_epoch(session, epoch, name)
             await self._core.commit(session, changes)
         except AirloxError:
             self._core.store.drop_blob(session.id, name)
@@ -192,6 +200,8 @@ class Items:
         except ProtocolError as error:
             raise refuse("invalid_item", error) from None
         if envelope.id not in session.items:
+            if envelope.id not in session.underway:
+                check_epoch(session, envelope.header.epoch_number, f"item {envelope.id}")
             self._check_room(session, author, envelope, envelope.blob_size)
         return envelope, rest
 
@@ -266,7 +276,8 @@ class Items:
             about=_about(session, envelope),
         )
         with Underway(session, envelope.id, envelope.document):
-            await self._blobs.keep(session, author, envelope.id, blob, changes(posted))
+            epoch = envelope.header.epoch_number
+            await self._blobs.keep(session, author, envelope.id, blob, changes(posted), epoch=epoch)
 
     async def is_known(self, session: Session, envelope: Envelope) -> bool:
         """Whether this very item is here; one that is on its way is waited for.

@@ -23,6 +23,7 @@ from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay.config import setting_of
 from airlox.relay.entities import Job, Participant
+from airlox.relay.epochs import check_epoch
 from airlox.relay.gates import Place
 from airlox.relay.hub import Mailbox
 from airlox.relay.jobs import describe
@@ -74,15 +75,19 @@ class Live:
         ring = self._rings.setdefault((session.id, job.id), _Ring())
         if segment.header.n <= ring.number:
             return
+        check_epoch(session, segment.header.epoch_number, "a segment of live output")
         ring.number = segment.header.n
         data = msgspec.json.encode({"frame": base64.b64encode(frame).decode()}).decode()
         message = encode_event(None, EventKind.SEGMENT, data)
         self._hold((session.id, job.id), ring, _Held(segment.end, message))
         self._core.hub.tell_job(session.id, job.id, message)
 
-    def post_lack(self, session: Session, runner: Participant, job: Job, sealed: bytes) -> None:
+    def post_lack(
+        self, session: Session, runner: Participant, job: Job, sealed: bytes, epoch: int
+    ) -> None:
         """Forwards to the job's author what its runner lacks of the tree; the newest is kept."""
         self._check_runner(session, runner, job, Feature.TREES)
+        check_epoch(session, epoch, "a list of content")
         data = msgspec.json.encode({"lack": b64u_encode(sealed)}).decode()
         message = encode_event(None, EventKind.LACK, data)
         ring = self._rings.setdefault((session.id, job.id), _Ring())

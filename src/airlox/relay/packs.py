@@ -19,6 +19,7 @@ from airlox.protocol.wire import EventKind
 from airlox.relay import records
 from airlox.relay.config import setting_of
 from airlox.relay.entities import Pack, PackSet, Participant
+from airlox.relay.epochs import check_epoch
 from airlox.relay.items import Blob, Blobs, Body, check_here
 from airlox.relay.refusals import Refusal
 from airlox.relay.service import Core
@@ -43,8 +44,10 @@ class Packs:
         number: int,
         size: int,
         body: Body,
+        epoch: int,
     ) -> bool:
-        """Stores a pack of `size` bytes; False when these very bytes were there. Raises Refusal."""
+        """Stores a pack of `size` bytes, sealed in an epoch; False when these very bytes were
+        there. Raises Refusal."""
         self._core.check_role(who, Role.OWNER, Role.SENDER, what="send a tree")
         if not session.manifest.has(Feature.TREES):
             raise Refusal("policy", "this session was created without the feature trees")
@@ -55,6 +58,7 @@ class Packs:
             raise Refusal("too_large", f"a pack has at most {PACK_BYTES} bytes")
         job = ItemId(parse_item_id(job_id))
         self._check_job(session, who, job)
+        check_epoch(session, epoch, "a pack")
         self._core.quotas.check_room_for_bytes(session, who, size)
         async with await self._blobs.receive(session, who, size, b"", body) as blob, session.lock:
             check_here(who)
@@ -64,16 +68,23 @@ class Packs:
                 if known.sha256 == blob.sha256:
                     return False
                 raise Refusal("duplicate", "other bytes are stored under this pack's number")
-            await self._store(session, who, job, number, blob)
+            await self._store(session, who, job, number, blob, epoch)
         return True
 
     async def _store(
-        self, session: Session, who: Participant, job: ItemId, number: int, blob: Blob
+        self,
+        session: Session,
+        who: Participant,
+        job: ItemId,
+        number: int,
+        blob: Blob,
+        epoch: int,
     ) -> None:
         record = records.PackStored(
             self._core.clock.now_ms(), job, number, who.key, blob.size, blob.sha256
         )
-        await self._blobs.keep(session, who, pack_name(job, number), blob, [record])
+        name = pack_name(job, number)
+        await self._blobs.keep(session, who, name, blob, [record], epoch=epoch)
         posted = session.jobs.get(job)
         if posted is not None and posted.runner is not None:
             message = encode_event(None, EventKind.PACK, f'{{"job":"{job}","n":{number}}}')

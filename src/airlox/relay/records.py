@@ -122,6 +122,12 @@ class Gaps(Record, frozen=True, tag="gaps"):
     ranges: tuple[tuple[int, int], ...]
 
 
+class EpochBegan(Record, frozen=True, tag="epoch"):
+    """The owner's signed document, which says who is cut off."""
+
+    document: str
+
+
 class Ended(Record, frozen=True, tag="ended"):
     """In the relay's own log: a session was closed and is not to be opened again before then."""
 
@@ -147,6 +153,7 @@ AnyRecord = (
     | PacksDropped
     | Forgot
     | Gaps
+    | EpochBegan
     | Ended
 )
 

@@ -7,6 +7,7 @@ import contextlib
 
 from airlox.relay.clock import Clock, SystemClock
 from airlox.relay.config import Config
+from airlox.relay.epochs import Epochs
 from airlox.relay.history import History
 from airlox.relay.items import Blobs, Items
 from airlox.relay.jobs import Jobs
@@ -30,6 +31,7 @@ class Relay:
         self.queue = Queue(self.core, self.runners)
         self.jobs = Jobs(self.core, self.items, self.blobs, self.runners, self.queue)
         self.live = Live(self.core)
+        self.epochs = Epochs(self.core)
         self.packs = Packs(self.core, self.blobs)
         self.history = History(self.core)
         self.sweeper = Sweeper(

@@ -65,7 +65,10 @@ async def create(relay: Relay, call: Call) -> None:
 
 async def manifest(relay: Relay, call: Call) -> None:
     session = relay.core.session(call.sid)
-    await call.answer_json({"signed_manifest": session.manifest.document})
+    answer: dict[str, object] = {"signed_manifest": session.manifest.document}
+    if session.epoch_documents:
+        answer["epochs"] = session.epoch_documents
+    await call.answer_json(answer)
 
 
 async def join(relay: Relay, call: Call) -> None:
@@ -92,6 +95,12 @@ async def revoke(relay: Relay, call: Call) -> None:
     session, who = _enter(relay, call)
     gone = await relay.core.revoke(session, who, call.id)
     await call.answer_json({"participants": [each.key for each in gone]})
+
+
+async def begin_epoch(relay: Relay, call: Call) -> None:
+    session, who = _enter(relay, call)
+    await relay.epochs.begin(session, who, await call.text(limits.EPOCH_BYTES))
+    await call.answer_json({})
 
 
 async def audit(relay: Relay, call: Call) -> None:
@@ -347,7 +356,7 @@ async def post_lack(relay: Relay, call: Call) -> None:
     session, who = _enter_as_runner(relay, call)
     job = relay.jobs.job(session, call.id)
     sealed = await call.body.all(limits.LACK_BYTES + limits.BLOB_OVERHEAD_BYTES)
-    relay.live.post_lack(session, who, job, sealed)
+    relay.live.post_lack(session, who, job, sealed, _epoch(call))
     await call.answer(204)
 
 
@@ -386,8 +395,15 @@ async def put_pack(relay: Relay, call: Call) -> None:
     size = call.number_after(call.header("content-length"), "content-length")
     if size is None:
         raise Refusal("bad_request", "a pack states its length")
-    is_new = await relay.packs.put(session, who, call.id, _pack_number(call), size, call.body)
+    is_new = await relay.packs.put(
+        session, who, call.id, _pack_number(call), size, call.body, _epoch(call)
+    )
     await call.answer_json({}, 201 if is_new else 200)
+
+
+def _epoch(call: Call) -> int:
+    """The epoch in which something was sealed that does not say so itself."""
+    return call.number_after(call.header(Headers.EPOCH), Headers.EPOCH) or 0
 
 
 async def list_packs(relay: Relay, call: Call) -> None:
@@ -417,6 +433,7 @@ ROUTES: Final[dict[tuple[str, ...], Handler]] = {
     ("POST", "*", "leave"): leave,
     ("POST", "*", "close"): close,
     ("POST", "*", "roles", "*", "revoke"): revoke,
+    ("POST", "*", "epochs"): begin_epoch,
     ("GET", "*", "audit.jsonl"): audit,
     ("GET", "*", "events"): events,
     ("GET", "*", "stream"): stream,

@@ -26,7 +26,7 @@ from airlox.protocol.cert import Join, parse_join
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import PublicKey, SessionId, b64u_decode, b64u_encode
 from airlox.protocol.keys import Role
-from airlox.protocol.manifest import Manifest, Mode, parse_manifest
+from airlox.protocol.manifest import Feature, Manifest, Mode, parse_manifest
 from airlox.protocol.sse import encode_event
 from airlox.protocol.wire import EventKind
 from airlox.relay import records
@@ -227,14 +227,20 @@ class Core:
     def _check_terms(self, manifest: Manifest) -> None:
         config, now_ms = self.config, self.clock.now_ms()
         if manifest.max_item_bytes > config.max_item_bytes:
-            raise self._too_much("policy", "items this large", "max_item_bytes")
+            most = {"max_item_bytes": config.max_item_bytes}
+            raise self._too_much("policy", "items this large", "max_item_bytes", most)
+        longest = {"lifetime_ms": config.max_lifetime_s * 1000}
         if manifest.expires_at_ms is None:
             if not config.allow_never_expires:
                 raise self._too_much(
-                    "never_expires_not_allowed", "sessions without an end", "allow_never_expires"
+                    "never_expires_not_allowed",
+                    "sessions without an end",
+                    "allow_never_expires",
+                    longest,
                 )
         elif manifest.expires_at_ms - manifest.created_at_ms > config.max_lifetime_s * 1000:
-            raise self._too_much("policy", "sessions that live so long", "max_lifetime_s")
+            what = "sessions that live so long"
+            raise self._too_much("policy", what, "max_lifetime_s", longest)
         if self._is_over(manifest):
             raise Refusal("invalid_manifest", "the session would already have expired")
         age_ms = now_ms - manifest.created_at_ms
@@ -244,10 +250,12 @@ class Core:
         if age_ms > config.max_manifest_age_s * 1000:
             raise self._too_much("invalid_manifest", "manifests this old", "max_manifest_age_s")
 
-    def _too_much(self, code: str, what: str, name: str) -> Refusal:
+    def _too_much(
+        self, code: str, what: str, name: str, limit: dict[str, int] | None = None
+    ) -> Refusal:
         """The refusal of a session that a setting does not allow."""
         setting = setting_of(self.config, name)
-        return Refusal(code, f"this relay does not take {what}", setting=setting)
+        return Refusal(code, f"this relay does not take {what}", setting=setting, limit=limit)
 
     async def close(self, session: Session, by: Participant) -> None:
         self.check_role(by, Role.OWNER, what="close the session")
@@ -295,8 +303,9 @@ class Core:
 
         A known join gets its token again only with the secret that was given the first time.
         """
+        state = session.epochs
         try:
-            join = parse_join(document, session.manifest)
+            join = parse_join(document, session.manifest, state)
             secret_bytes = None if secret is None else b64u_decode(secret, TOKEN_BYTES)
         except ProtocolError as error:
             raise refuse("invalid_join", error) from None
@@ -304,6 +313,8 @@ class Core:
         self.quotas.take_join(session, origin)
         token = self._token(document, secret_bytes)
         async with session.lock:
+            if session.epochs is not state:
+                raise Refusal("busy", "an epoch began meanwhile", retry_s=1)
             known = session.participants.get(join.participant_pub)
             if known is not None:
                 return False, self._token_again(known, document, secret_bytes, token)
@@ -365,6 +376,8 @@ class Core:
         self.check_role(by, Role.OWNER, what="revoke a role")
         if role not in (Role.SENDER, Role.OBSERVER, Role.RUNNER):
             raise Refusal("not_found", "roles that can be revoked are sender, observer and runner")
+        if session.manifest.has(Feature.EPOCHS):
+            raise Refusal("policy", "in this session the owner revokes by an epoch, not by a word")
         async with session.lock:
             if role in session.revoked_roles:
                 return []
@@ -374,10 +387,10 @@ class Core:
                 if each.role == role and not each.has_left
             ]
             record = records.Revoked(self.clock.now_ms(), Role(role))
-            await self._cut_off(session, gone, record)
+            await self.cut_off(session, gone, record)
         return gone
 
-    async def _cut_off(
+    async def cut_off(
         self, session: Session, gone: Iterable[Participant], record: AnyRecord
     ) -> None:
         """Nothing of the `gone` is taken from now on; their streams end after they were told."""
@@ -411,7 +424,7 @@ class Core:
                 record = records.Rejected(self.clock.now_ms(), runner.key)
                 runner.is_cut = True
                 self.hub.tell_runner(session.id, runner.key, message)
-                await self._cut_off(session, [runner], record)
+                await self.cut_off(session, [runner], record)
         return runner
 
     def runner(self, session: Session, key: str) -> Participant:
@@ -453,7 +466,13 @@ class Stirred:
         return sid
 
 
-_STIRRING: Final = (records.JobChanged, records.Approved, records.Left, records.Revoked)
+_STIRRING: Final = (
+    records.JobChanged,
+    records.Approved,
+    records.Left,
+    records.Revoked,
+    records.EpochBegan,
+)
 """What lets jobs go that wait, or end."""
 
 

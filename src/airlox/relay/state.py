@@ -17,6 +17,7 @@ import msgspec
 from airlox.protocol.cert import Join, parse_join
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import ItemId, PublicKey, SessionId
+from airlox.protocol.epochs import EpochState, parse_epoch
 from airlox.protocol.keys import Role
 from airlox.protocol.limits import FORGOTTEN_RANGES
 from airlox.protocol.manifest import Feature, Manifest, parse_manifest
@@ -76,6 +77,8 @@ class Session:
         self.participants: dict[PublicKey, Participant] = {}
         self.by_token: dict[bytes, Participant] = {}
         self.revoked_roles: set[Role] = set()
+        self.epochs: EpochState
+        self.epoch_documents: list[str] = []
         self.active_bits = 0
         """Participants whose tokens live, as a set of bits."""
         self._runner_bits = 0
@@ -109,6 +112,8 @@ class Session:
         self.checked: dict[str, Manifest | Join] = {}
         """Documents that were parsed and verified just now: applying them need not do it again."""
         self.is_closed = False
+        self.next_epoch: int | None = None
+        """One whose record is on the way to the disk: nothing of the last one comes after it."""
         self.joined_from: dict[str, int] = {}
         """Participants by the address they joined from, for those who were named."""
         self.lock = asyncio.Lock()
@@ -271,10 +276,14 @@ class Session:
             checked = parse_manifest(record.manifest)
         self.manifest = checked
         self.keeps_history = checked.has(Feature.HISTORY)
+        self.epochs = EpochState.begin(checked)
 
     def _on_joined(self, record: records.Joined) -> None:
         checked = self.checked.get(record.join)
-        join = checked if isinstance(checked, Join) else parse_join(record.join, self.manifest)
+        if isinstance(checked, Join):
+            join = checked
+        else:
+            join = parse_join(record.join, self.manifest, self.epochs)
         participant = Participant(
             join, 1 << len(self.participants), record.token_sha256, record.secret_sha256
         )
@@ -343,6 +352,17 @@ class Session:
             self._cut_off(participant)
         keys = [participant.key for participant in gone]
         self.add_event(EventKind.REVOKED, {"role": record.role, "participants": keys})
+
+    def _on_epoch(self, record: records.EpochBegan) -> None:
+        epoch = parse_epoch(record.document, self.manifest, self.epochs)
+        self.epochs = self.epochs.after(epoch)
+        self.epoch_documents.append(record.document)
+        if epoch.role_pub is None:
+            self.revoked_roles.add(epoch.role)
+        for participant in self.participants.values():
+            if epoch.cuts_off(participant.role, participant.key) and not participant.has_left:
+                self._cut_off(participant)
+        self.add_event(EventKind.EPOCH, {"document": record.document})
 
     def _on_approved(self, record: records.Approved) -> None:
         self.participants[PublicKey(record.participant)].approved = True
@@ -534,6 +554,7 @@ _APPLY: Final[dict[type, Callable[[Session, Any], None]]] = {
     records.Acked: Session._on_acked,
     records.Left: Session._on_left,
     records.Revoked: Session._on_revoked,
+    records.EpochBegan: Session._on_epoch,
     records.Approved: Session._on_approved,
     records.Rejected: Session._on_rejected,
     records.Wanted: Session._on_wanted,
