@@ -281,7 +281,14 @@ INFO = payload.RunnerInfoNote(
 
 
 def full_cases() -> list[Case]:
-    return [*manifest_cases(), *join_cases(), *job_cases(), *result_cases(), *info_cases()]
+    return [
+        *manifest_cases(),
+        *plain_http_cases(),
+        *join_cases(),
+        *job_cases(),
+        *result_cases(),
+        *info_cases(),
+    ]
 
 
 def manifest_cases() -> list[Case]:
@@ -305,6 +312,11 @@ def manifest_cases() -> list[Case]:
         check("history-only", change(features=["history"])),
         check("live-only", full_manifest((manifest.Feature.LIVE,), packages=("pandas",))),
         check("shell-only", full_manifest(kinds=(manifest.JobKind.SHELL,))),
+        check("http-host", change(insecure_http_host="relay-1.airlox_x.svc")),
+        check("http-host-address", change(insecure_http_host="10.0.0.7")),
+        check("http-host-null", change(insecure_http_host=None)),
+        check("http-host-large", change(insecure_http_host="Relay")),
+        check("http-host-port", change(insecure_http_host="relay:80")),
         check("features-empty", change(features=[])),
         check("features-null", change(features=None)),
         check("features-unsorted", change(features=["trees", "live", "pins"])),
@@ -337,6 +349,41 @@ def manifest_cases() -> list[Case]:
         check("unknown-feature-with-a-kind", resigned(limit(kinds=["beam"]), teleporting)),
         check("unknown-field", change(gate=1)),
         check("features-in-relay", change(mode="relay", job_limits=None)),
+    ]
+
+
+def plain_http_cases() -> list[Case]:
+    """Links to a relay without TLS, and manifests that allow one host, another, or none."""
+    link = invite.owner_invite("http://relay.svc:8080", OWNER_SEED, plain_http=True).url()
+    tail = link.partition("/s/")[2]
+
+    def parse(name: str, url: str) -> Case:
+        return verdict(f"plain-http-link-{name}", "parse_invite", {"url": url})
+
+    def check(name: str, base: str, host: str | None) -> Case:
+        document = (
+            FULL if host is None else resigned(FULL, lambda b: b.update(insecure_http_host=host))
+        )
+        given = {"url": f"{base}/s/{tail}", "signed_manifest": document}
+        return verdict(f"plain-http-{name}", "check_invite", given)
+
+    return [
+        parse("owner", link),
+        parse(
+            "sender",
+            invite.member_invite(
+                "http://10.0.0.7", OWNER_SEED, keys.Role.SENDER, plain_http=True
+            ).url(),
+        ),
+        parse("unsaid", link.replace("&http=1", "")),
+        parse("two", link.replace("&http=1", "&http=2")),
+        parse("bracketed", f"http://[fd00::1]/s/{tail}"),
+        check("named", "http://relay.svc:8080", "relay.svc"),
+        check("large-letters", "http://RELAY.svc", "relay.svc"),
+        check("another", "http://other.svc", "relay.svc"),
+        check("none", "http://relay.svc", None),
+        check("https", "https://other.example", "relay.svc"),
+        check("this-machine", "http://127.0.0.1:1", "relay.svc"),
     ]
 
 

@@ -116,7 +116,8 @@ class PolicyError(ProtocolError):
 class RelayError(AirloxError):
     """The relay refused a request; `status` is the HTTP status, `code` the relay's own word.
 
-    `retry_after_s` is after how many seconds it may be carried out, if the relay says that.
+    `retry_after_s` is after how many seconds it may be carried out, if the relay says that; `limit`
+    what of the request may be how much at most (`max_item_bytes`, `lifetime_ms`), where it does.
     """
 
     def __init__(
@@ -127,10 +128,12 @@ class RelayError(AirloxError):
         *,
         hint: str | None = None,
         retry_after_s: int | None = None,
+        limit: dict[str, int] | None = None,
     ) -> None:
         super().__init__(f'relay answered {status} {code}: "{message}"', code=code, hint=hint)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.limit = limit or {}
 
 
 class ConnectionLost(AirloxError):

@@ -36,6 +36,7 @@ class TestWish:
             "max_item_mb": 25,
             "job_limits": None,
             "features": None,
+            "insecure_http_host": None,
             "may_lower": (),
         }
 
@@ -166,6 +167,53 @@ class TestLowering:
         assert (asked[-1]["ttl"], asked[-1]["max_item_bytes"]) == (30 * 86_400, 25 * opening.MB)
         assert "30 days" in said.err.text
         assert "25 MB" in said.err.text
+
+    def test_what_the_relay_says_it_allows_is_asked_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[tuple[Any, int]] = []
+
+        def create(relay: str, **terms: Any) -> str:
+            asked.append((terms["ttl"], terms["max_item_bytes"]))
+            if terms["max_item_bytes"] > 50 * opening.MB:
+                raise RelayError(403, "policy", "no", limit={"max_item_bytes": 50 * opening.MB})
+            if terms["ttl"] is None or terms["ttl"] > 86_400:
+                raise RelayError(403, "policy", "no", limit={"lifetime_ms": 86_400_000})
+            return "session"
+
+        monkeypatch.setattr(Session, "create", create)
+        said = Spoken()
+        opening.create_session(
+            Namespace(relay="http://127.0.0.1:1", cache_dir="c"),
+            said.voice,
+            ttl_s=None,
+            max_item_mb=100,
+            may_lower=(opening.TTL, opening.ITEMS),
+        )
+        assert asked[-1] == (86_400, 50 * opening.MB)
+        assert "50 MB" in said.err.text
+        assert "24 h" in said.err.text
+
+    @pytest.mark.parametrize("limit", [{}, {"max_item_bytes": 0}, {"max_item_bytes": 1 << 40}])
+    def test_a_relay_that_refuses_everything_is_not_asked_for_ever(
+        self, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+    ) -> None:
+        asked: list[str] = []
+
+        def create(relay: str, **terms: Any) -> str:
+            asked.append(relay)
+            raise RelayError(403, "policy", "no", limit=limit)
+
+        monkeypatch.setattr(Session, "create", create)
+        with pytest.raises(RelayError):
+            opening.create_session(
+                Namespace(relay="http://127.0.0.1:1", cache_dir="c"),
+                Spoken().voice,
+                ttl_s=None,
+                max_item_mb=100,
+                may_lower=(opening.TTL, opening.ITEMS),
+            )
+        assert len(asked) <= 2
 
     def test_what_was_asked_for_is_given_or_refused(self, asked: list[dict[str, Any]]) -> None:
         with pytest.raises(RelayError, match="never_expires"):

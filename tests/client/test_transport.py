@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlox.client import connection
-from airlox.client.connection import parse_address, tls_context
+from airlox.client.connection import parse_address, proxy_for, roots_advice, tls_context
 from airlox.client.deadline import Deadline
 from airlox.client.transport import Answer, Transport, _Chunks
 from airlox.errors import ConnectionLost, LimitError, UsageError, ValidationError
@@ -97,7 +97,7 @@ def test_a_kept_connection_that_died_is_replaced() -> None:
         # the server closed it after one answer; the end is noticed before it is used
         for number in (b"1", b"2"):
             answer = transport.request(
-                "GET", "/", deadline=Deadline.after(5), limit_bytes=9, repeatable=True
+                "GET", "/", deadline=Deadline.after(PATIENT_S), limit_bytes=9, repeatable=True
             )
             assert answer.body == number
         transport.close()
@@ -175,7 +175,9 @@ def test_a_call_that_changes_something_is_not_sent_twice() -> None:
         transport = make(server.base_url)
         get(transport)
         with pytest.raises(ConnectionLost):
-            transport.request("POST", "/", deadline=Deadline.after(5), limit_bytes=9, body=b"x")
+            transport.request(
+                "POST", "/", deadline=Deadline.after(PATIENT_S), limit_bytes=9, body=b"x"
+            )
         transport.close()
     assert posts == [0]
 
@@ -317,7 +319,7 @@ def test_a_refusal_in_the_middle_of_an_upload_is_heard(watched: bool) -> None:
         answer = transport.request(
             "POST",
             "/",
-            deadline=Deadline.after(9),
+            deadline=Deadline.after(PATIENT_S),
             limit_bytes=99,
             body=bytes(8 << 20),
             moved=told.append if watched else None,
@@ -340,7 +342,7 @@ def test_an_answer_that_is_cut_short_is_no_answer_though_it_is_watched() -> None
             transport.request(
                 "GET",
                 "/",
-                deadline=Deadline.after(9),
+                deadline=Deadline.after(PATIENT_S),
                 limit_bytes=100_000,
                 moved=told.append,
             )
@@ -475,7 +477,7 @@ def test_a_dead_first_address_leaves_time_for_the_next(
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *asked: found)
     transport = make(echo.base_url)
-    assert get(transport, seconds=2).body == b"hello"
+    assert get(transport, seconds=8).body == b"hello"
     transport.close()
 
 
@@ -602,6 +604,59 @@ def test_a_proxy_that_is_not_there_is_named() -> None:
         with pytest.raises(ConnectionLost, match=f"the proxy at 127.0.0.1:{port}") as caught:
             get(transport)
     assert "HTTPS_PROXY" in (caught.value.hint or "")
+
+
+PROXIES = {"HTTP_PROXY": "http://me:pw@proxy.example:3128", "HTTPS_PROXY": "http://p.example"}
+
+
+def proxy_label(base_url: str, **environ: str) -> str | None:
+    found = proxy_for(parse_address(base_url, plain_http=True), PROXIES | environ)
+    return None if found is None else found.label
+
+
+def test_plain_http_to_a_named_host_has_a_proxy_of_its_own() -> None:
+    assert proxy_label("http://relay.svc") == "proxy.example:3128"
+    assert proxy_label("https://relay.svc") == "p.example:80"
+    for here in ("http://127.0.0.1:1", "http://localhost", "http://a.localhost", "http://[::1]:1"):
+        assert proxy_label(here) is None
+
+
+def test_a_header_of_a_caller_names_no_proxy() -> None:
+    assert proxy_label("http://relay.svc", REQUEST_METHOD="GET") is None
+    assert proxy_label("http://relay.svc", REQUEST_METHOD="GET", http_proxy="p") == "p:80"
+    assert proxy_label("https://relay.svc", REQUEST_METHOD="GET") == "p.example:80"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "skip", "is_direct"),
+    [
+        ("https://relay.svc", "*.svc", True),
+        ("https://relay.svc", "svc", True),
+        ("https://relay.svc", "relay.svc:443", True),
+        ("https://relay.svc", "relay.svc:80", False),
+        ("https://relay.svc:8443", "relay.svc:8443", True),
+        ("https://mysvc", "svc", False),
+        ("http://10.1.2.3", "10.0.0.0/8", True),
+        ("http://11.1.2.3", "10.0.0.0/8", False),
+        ("https://[fd00::1]", "fd00::/8", True),
+        ("https://[fd00::1]", "[fd00::1]", True),
+        ("https://relay.svc", "10.0.0.0/8, ,/", False),
+    ],
+)
+def test_whom_no_proxy_names(base_url: str, skip: str, is_direct: bool) -> None:
+    assert (proxy_label(base_url, no_proxy=skip) is None) is is_direct
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, "set SSL_CERT_FILE"),
+        ({"SSL_CERT_FILE": "/nowhere/roots.pem"}, "/nowhere/roots.pem, which cannot be read"),
+        ({"SSL_CERT_FILE": __file__}, "must be in"),
+    ],
+)
+def test_what_to_do_about_a_certificate(environ: dict[str, str], said: str) -> None:
+    assert said in roots_advice(environ)
 
 
 @pytest.mark.parametrize("skip", ["*", "localhost", "other, localhost", ".localhost"])

@@ -266,3 +266,22 @@ def test_a_hosted_agent_needs_its_link_and_https_alone(relay: str, tmp_path: Pat
             )
             assert (done.returncode, done.stdout) == (0, "hosted\n"), done.stderr
             assert os.listdir(home) == [".cache"]
+
+
+class TestHostRunner:
+    FLAGS = ("--max-item-bytes", "50M", "--allow-never-expires", "no", "--max-lifetime", "7d")
+
+    def test_create_prints_the_limits_that_came_out(self, relay: str, tmp_path: Path) -> None:
+        create = ("session", "create", "--profile", "host-runner")
+        most = Cli(relay, tmp_path)(*create, "--json").document
+        assert (most["expires_at_ms"], most["max_item_bytes"]) == (None, 100 << 20)
+        limits = most["job_limits"]
+        assert (limits["timeout_s"], limits["memory_mb"]) == (1800, 4096)
+        assert limits["approve_runners"] is True
+        with server("--ephemeral", *self.FLAGS) as strict:
+            less = Cli(strict.url, tmp_path)(*create, "--job-timeout", "5m")
+            assert "items up to 50 MB" in less.err
+            assert "this one lasts 7 days" in less.err
+            assert "5 min and 4096 MB each" in less.err
+            refused = Cli(strict.url, tmp_path)(*create, "--ttl", "never", "--json", code=1).error
+            assert refused["code"] == "never_expires_not_allowed"

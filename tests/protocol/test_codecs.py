@@ -418,6 +418,65 @@ def test_plain_http_needs_a_real_name_of_this_machine(host: str) -> None:
     assert invite.parse_base_url("http://a-b.c_d.localhost:1/x/") == "http://a-b.c_d.localhost:1/x"
 
 
+def plain_link(role: keys.Role = keys.Role.OWNER, host: str = "relay.svc") -> invite.Invite:
+    base, seed = f"http://{host}:8080", bytes(range(32))
+    if role is keys.Role.OWNER:
+        return invite.owner_invite(base, seed, plain_http=True)
+    return invite.member_invite(base, seed, role, plain_http=True)
+
+
+@pytest.mark.parametrize("role", list(keys.Role))
+def test_a_link_over_plain_http_says_so(role: keys.Role) -> None:
+    """P-INV-3: one whose https became http on its way is none."""
+    made = plain_link(role)
+    assert made.is_plain_http
+    assert "&http=1&" in made.url()
+    assert invite.parse_invite(made.url()) == made
+    refused(lambda: invite.parse_invite(made.url().replace("&http=1", "")))
+    refused(lambda: invite.parse_invite(made.url().replace("&http=1", "&http=0")))
+    refused(lambda: invite.parse_invite(made.url().replace("relay.svc", "a b")))
+    refused(lambda: invite.owner_invite(made.base_url, bytes(range(32))))
+
+
+def test_a_link_over_https_or_to_this_machine_says_nothing_of_http() -> None:
+    for base in ("https://relay.svc", "http://localhost:1", "http://127.0.0.1", "http://[::1]:1"):
+        made = invite.owner_invite(base, bytes(range(32)), plain_http=True)
+        assert not made.is_plain_http
+        assert "http=" not in made.url()
+
+
+def plain_manifest(host: str | None) -> manifest.Manifest:
+    document = manifest.build_manifest(
+        bytes(range(32)),
+        mode=manifest.Mode.RELAY,
+        created_at_ms=1,
+        ttl_ms=None,
+        insecure_http_host=host,
+    )
+    assert ("insecure_http_host" in document) is (host is not None)
+    return manifest.parse_manifest(document)
+
+
+def test_plain_http_goes_to_the_host_that_the_manifest_names() -> None:
+    """P-MAN-4."""
+    named = plain_manifest("relay.svc")
+    for allowed in ("relay.svc", "Relay.SVC"):
+        invite.check_invite(plain_link(host=allowed), named)
+    for terms, host in ((named, "other.svc"), (named, "relay.svc."), (plain_manifest(None), "r")):
+        with pytest.raises(errors.PolicyError) as caught:
+            invite.check_invite(plain_link(host=host), terms)
+        assert caught.value.code == "plain_http"
+    made = invite.owner_invite("http://localhost", bytes(range(32)))
+    invite.check_invite(made, plain_manifest(None))
+
+
+@pytest.mark.parametrize(
+    "host", ["", "A", "a b", "a:1", "http://a", "[::1]", ".a", "a.", "a..b", "-a", "a" * 64, "é"]
+)
+def test_what_is_no_host_for_plain_http(host: str) -> None:
+    refused(lambda: plain_manifest(host))
+
+
 @pytest.mark.parametrize("role", list(keys.Role))
 @pytest.mark.parametrize("kind", list(item.Kind))
 def test_every_role_and_kind_has_a_verdict(role: keys.Role, kind: item.Kind) -> None:

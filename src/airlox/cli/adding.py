@@ -59,6 +59,7 @@ def add_arguments(actions: options.Actions) -> None:
     )
     parser.add_argument("name", metavar="NAME", help="what to call it: a-z 0-9 . _ -")
     parser.add_argument("--relay", metavar="URL", help=f"the relay to use [{options.RELAY}]")
+    options.add_http_host_flag(parser)
     parser.add_argument("--yes", action="store_true", help="approve the runner without asking")
     parser.add_argument(
         "--renew", action="store_true", help="a new session for the machine of this name"
@@ -98,8 +99,7 @@ def add_arguments(actions: options.Actions) -> None:
 def run(args: Namespace, voice: Voice) -> int:
     old = _old(args)
     if old is not None:
-        args.relay = args.relay or old.relay
-        args.sandbox, args.image = _renewed_sandbox(args, old)
+        _take_over(args, old)
     sandbox = sandbox_flags(args)
     with create(args, voice, _job_limits(args, old)) as session:
         machine = _describe(args, session)
@@ -161,11 +161,15 @@ def _show_command(command: str, old: Machine | None, voice: Voice) -> None:
     voice.show(f"\n  {command}\n")
 
 
-def _renewed_sandbox(args: Namespace, old: Machine) -> tuple[str | None, str | None]:
-    """Sandbox and image for a machine's next command: what a flag says replaces both."""
-    if args.sandbox or args.image:
-        return args.sandbox, args.image
-    return old.sandbox, old.image
+def _take_over(args: Namespace, old: Machine) -> None:
+    """Put what a machine has where no flag says otherwise; sandbox and image go together."""
+    from airlox.protocol.invite import plain_http_host
+
+    if not args.relay:
+        args.relay = old.relay
+        args.insecure_http_host = args.insecure_http_host or plain_http_host(old.relay)
+    if not (args.sandbox or args.image):
+        args.sandbox, args.image = old.sandbox, old.image
 
 
 def sandbox_flags(args: Namespace) -> str:
@@ -227,6 +231,7 @@ def create(args: Namespace, voice: Voice, job_limits: dict[str, Any]) -> Session
         mode="execute",
         job_limits=job_limits,
         features=FEATURES,
+        insecure_http_host=getattr(args, "insecure_http_host", None),
     )
 
 

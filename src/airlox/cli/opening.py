@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 
 from airlox.cli import options
-from airlox.cli.output import time_text
+from airlox.cli.output import span_text, time_text
 from airlox.errors import AirloxError, JobRefused, RelayError, SessionClosed
 
 TYPE_CHECKING = False
@@ -81,17 +81,19 @@ def create_session(
     """A new session on the relay of the flags, joined as its owner.
 
     `ttl_s` None lasts until it is closed. Where `may_lower` holds TTL, a relay that wants sessions
-    to end gives 30 days; where it holds ITEMS, one that takes smaller items gives the default.
+    to end gives 30 days; where it holds ITEMS, one that takes smaller items gives its largest. A
+    relay that does not say what it allows gives the defaults.
     """
     from airlox.client.session import Session
 
     relay = options.read_relay(args.relay, os.environ)
+    wish = _Wish(ttl_s, max_item_mb * MB, may_lower)
     while True:
         try:
             return Session.create(
                 relay,
-                ttl=ttl_s,
-                max_item_bytes=max_item_mb * MB,
+                ttl=wish.ttl_s,
+                max_item_bytes=wish.item_bytes,
                 display_name=_profile(args, "display_name", options.NAME) or "owner",
                 description=_profile(args, "description", options.DESCRIPTION),
                 kind="cli",
@@ -101,14 +103,32 @@ def create_session(
                 **terms,
             )
         except RelayError as error:
-            if error.code == "never_expires_not_allowed" and TTL in may_lower and ttl_s is None:
-                voice.note("this relay wants sessions to end: this one lasts 30 days")
-                ttl_s = LONGEST_S
-            elif error.code == "policy" and ITEMS in may_lower and max_item_mb > DEFAULT_ITEM_MB:
-                voice.note(f"this relay takes smaller items: up to {DEFAULT_ITEM_MB} MB here")
-                max_item_mb = DEFAULT_ITEM_MB
-            else:
-                raise
+            voice.note(wish.lower(error))
+
+
+class _Wish:
+    """Terms that a relay may have other ideas of."""
+
+    def __init__(self, ttl_s: int | None, item_bytes: int, may_lower: Collection[str]) -> None:
+        self.ttl_s = ttl_s
+        self.item_bytes = item_bytes
+        self._may_lower = set(may_lower)
+
+    def lower(self, error: RelayError) -> str:
+        """Ask for less, each thing once; what is said of it. Raises the error where nothing was to
+        be lowered."""
+        wants_an_end = error.code == "never_expires_not_allowed"
+        if TTL in self._may_lower and (wants_an_end or "lifetime_ms" in error.limit):
+            self._may_lower.discard(TTL)
+            self.ttl_s = min(LONGEST_S, error.limit.get("lifetime_ms", LONGEST_S * 1000) // 1000)
+            return f"this relay wants sessions to end: this one lasts {span_text(self.ttl_s)}"
+        if ITEMS in self._may_lower and error.code == "policy":
+            self._may_lower.discard(ITEMS)
+            most = error.limit.get("max_item_bytes", DEFAULT_ITEM_MB * MB)
+            if 0 < most < self.item_bytes:
+                self.item_bytes = most
+                return f"this relay takes smaller items: up to {most / MB:.3g} MB here"
+        raise error
 
 
 def _profile(args: Namespace, field: str, variable: str) -> str | None:

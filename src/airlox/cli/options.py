@@ -146,6 +146,15 @@ def add_invite_flags(parser: argparse.ArgumentParser) -> None:
     add_profile_flags(group)
 
 
+def add_http_host_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--insecure-http-host",
+        metavar="NAME",
+        help="let participants reach the relay under this name by plain http, such as a service "
+        "inside a cluster: tokens then cross that network in the clear",
+    )
+
+
 def add_profile_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--as",

@@ -95,6 +95,7 @@ def _add_create(actions: options.Actions) -> None:
         help=f"what may be sent: {','.join(TYPES)} [all]",
     )
     parser.add_argument("--max-item-mb", type=options.count, metavar="MB", help="largest item [25]")
+    options.add_http_host_flag(parser)
     _add_job_flags(parser)
     options.add_profile_flags(parser)
     parser.add_argument(
@@ -218,6 +219,7 @@ def _wish(args: Namespace) -> dict[str, Any]:
         "max_item_mb": args.max_item_mb or (_HOST_RUNNER_ITEM_MB if host_runner else 25),
         "job_limits": ({**_HOST_RUNNER, **given} if host_runner else given) if executes else None,
         "features": options.flat(args.features) or None,
+        "insecure_http_host": args.insecure_http_host,
         "may_lower": _from_profile(args),
     }
 
@@ -275,6 +277,7 @@ def _print_created(
         shape: dict[str, Any] = {
             "expires_at_ms": session.expires_at_ms,
             "features": list(session.manifest.features),
+            "insecure_http_host": session.manifest.insecure_http_host,
             "invites": links,
             "job_limits": msgspec.to_builtins(session.manifest.job_limits),
             "max_item_bytes": session.manifest.max_item_bytes,
@@ -286,7 +289,13 @@ def _print_created(
         voice.document(shape)
         return
     voice.note(terms_text(session), "bold")
-    if session.manifest.is_full:
+    host = session.manifest.insecure_http_host
+    if host is not None:
+        voice.note(
+            f"its relay may be reached by plain http under the name {host}: whoever is on that way "
+            "sees what a relay sees, and tokens"
+        )
+    if session.manifest.is_full or host is not None:
         voice.note("its terms go beyond 0.1.0: clients of that version cannot join")
     for role, link in links.items():
         voice.say(f"{role:<9} {link}")
@@ -301,6 +310,8 @@ def terms_text(session: Session) -> str:
     types = ", ".join(manifest.allowed_types)
     first = f"{session.session_id} · {manifest.mode} · {until} · {types}"
     first += f" · items up to {manifest.max_item_bytes // opening.MB} MB"
+    if manifest.insecure_http_host is not None:
+        first += f" · plain http to {manifest.insecure_http_host}"
     jobs = manifest.job_limits
     if jobs is None:
         return first

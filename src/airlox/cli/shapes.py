@@ -101,6 +101,7 @@ def session(value: Session) -> Shape:
         "created_at_ms": manifest.created_at_ms,
         "expires_at_ms": manifest.expires_at_ms,
         "features": [feature.value for feature in manifest.features],
+        "insecure_http_host": manifest.insecure_http_host,
         "job_limits": msgspec.to_builtins(manifest.job_limits),
         "max_item_bytes": manifest.max_item_bytes,
         "mode": manifest.mode.value,

@@ -6,7 +6,7 @@ call has which answer is `relay_api.py`'s to say.
 
 from __future__ import annotations
 
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -155,6 +155,7 @@ class PacksAnswer(msgspec.Struct):
 class ErrorAnswer(msgspec.Struct):
     error: str
     message: str = ""
+    limit: Any = None
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -214,7 +215,22 @@ def refusal_of(answer: Answer) -> RelayError:
     code, message = one_line(said.error) or "error", one_line(said.message)
     retry_after_s = _seconds(answer.retry_after)
     help_ = _HINTS.get(code) if retry_after_s is None else f"try again in {retry_after_s} s"
-    return RelayError(answer.status, code, message, hint=help_, retry_after_s=retry_after_s)
+    return RelayError(
+        answer.status,
+        code,
+        message,
+        hint=help_,
+        retry_after_s=retry_after_s,
+        limit=_limits(said.limit),
+    )
+
+
+def _limits(said: object) -> dict[str, int]:
+    """What a relay allows, as far as it says so in whole numbers."""
+    try:
+        return msgspec.convert(said or {}, dict[str, int])
+    except msgspec.ValidationError:
+        return {}
 
 
 def asked_wait_s(error: ConnectionLost | RelayError) -> int:

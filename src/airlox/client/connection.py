@@ -5,7 +5,9 @@ Built on the standard library's `http.client`. Its rules:
 * every read and write obeys one deadline, which its owner moves (`_Wire`);
 * `cut()`, from any thread, makes whoever reads or writes return at once;
 * https verifies against the system's roots, read once per process, and goes through
-  `HTTPS_PROXY` where that is set; plain http goes to this machine only, and directly.
+  `HTTPS_PROXY` where that is set;
+* plain http goes to this machine, directly, and where its caller says so to another host, which
+  the session's owner has named: through `HTTP_PROXY` where that is set.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import functools
 import http.client
 import io
+import os
 import socket
 import urllib.parse
 from collections.abc import Mapping
@@ -22,7 +25,7 @@ import msgspec
 
 from airlox.client.deadline import Deadline
 from airlox.errors import UsageError, ValidationError
-from airlox.protocol.invite import parse_base_url
+from airlox.protocol.invite import parse_base_url, plain_http_host
 
 if TYPE_CHECKING:
     import ssl
@@ -52,9 +55,12 @@ class Address(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{host}{port}"
 
 
-def parse_address(base_url: str) -> Address:
-    """Where the relay of a link's base URL listens. Raises ValidationError."""
-    base = parse_base_url(base_url)
+def parse_address(base_url: str, *, plain_http: bool = False) -> Address:
+    """Where the relay of a link's base URL listens; `plain_http` as in `parse_base_url`.
+
+    Raises ValidationError.
+    """
+    base = parse_base_url(base_url, plain_http=plain_http)
     try:
         parts = urllib.parse.urlsplit(base)
         host, port = parts.hostname or "", parts.port
@@ -82,7 +88,12 @@ class Connection(http.client.HTTPConnection):
 
     def request(self, method: str, url: str, body: Any = None, headers: Any = None) -> None:  # type: ignore[override]
         host = self._address.label.split("://", 1)[1]
-        super().request(method, url, body, {"Host": host, **headers})
+        more = {"Host": host}
+        if self._proxy is not None and self._address.scheme == "http":
+            url = self._address.label + url
+            if self._proxy.authorization is not None:
+                more["Proxy-Authorization"] = self._proxy.authorization
+        super().request(method, url, body, {**more, **headers})
 
     def set_deadline(self, deadline: Deadline) -> None:
         """Every read and write from here on obeys it."""
@@ -95,7 +106,7 @@ class Connection(http.client.HTTPConnection):
         sock = self._dial(deadline)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._proxy is not None:
+            if self._proxy is not None and self._address.scheme == "https":
                 _open_tunnel(_Wire(sock, deadline), self._address, self._proxy)
             if self._address.scheme == "https":
                 sock = self._greet(sock, deadline)
@@ -286,37 +297,63 @@ class ProxyRefused(ConnectionError):
 
 
 def proxy_for(address: Address, environ: Mapping[str, str]) -> Proxy | None:
-    """The proxy for https from HTTPS_PROXY, unless NO_PROXY names the relay."""
-    url = environ.get("https_proxy") or environ.get("HTTPS_PROXY")
-    if address.scheme != "https" or not url:
+    """The proxy of the environment, unless NO_PROXY names the relay or it is on this machine and
+    reached by plain http."""
+    name = f"{address.scheme.upper()}_PROXY"
+    url = environ.get(name.lower())
+    if address.scheme == "https" or "REQUEST_METHOD" not in environ:
+        # within a CGI script HTTP_PROXY is what a caller said in a header called Proxy
+        url = url or environ.get(name)
+    if not url or (address.scheme == "http" and _is_here(address)):
         return None
     skip = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
-    if _bypassed(address.host, skip):
+    if _bypassed(address, skip):
         return None
     try:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port or 80
         authorization = _proxy_authorization(parts)
     except ValueError:
-        raise _bad_proxy() from None
+        raise _bad_proxy(name) from None
     if parts.scheme != "http" or not host:
-        raise _bad_proxy()
+        raise _bad_proxy(name)
     return Proxy((host, port), authorization)
 
 
-def _bad_proxy() -> UsageError:
+def _is_here(address: Address) -> bool:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return plain_http_host(f"http://{host}") is None
+
+
+def _bad_proxy(name: str) -> UsageError:
     return UsageError(
-        "HTTPS_PROXY does not name a proxy this client can use",
+        f"{name} does not name a proxy this client can use",
         code="bad_proxy",
         hint="it looks like http://proxy.example:3128",
     )
 
 
-def _bypassed(host: str, skip: str) -> bool:
-    for entry in (word.strip().lower().lstrip(".") for word in skip.split(",")):
-        if entry == "*" or (entry and (host == entry or host.endswith("." + entry))):
+def _bypassed(address: Address, skip: str) -> bool:
+    """Whether NO_PROXY names the relay: `*`, a host, a domain with or without `*.` or `.` before
+    it, a network such as 10.0.0.0/8; each may end in a port."""
+    host = address.host
+    for word in skip.lower().split(","):
+        entry = word.strip().removesuffix(f":{address.port}")
+        name = entry.removeprefix("*").removeprefix(".").strip("[]")
+        if entry == "*" or (name and (host == name or host.endswith("." + name))):
+            return True
+        if "/" in entry and _is_within(host, entry):
             return True
     return False
+
+
+def _is_within(host: str, network: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:  # a name, or no network
+        return False
 
 
 def _proxy_authorization(parts: urllib.parse.SplitResult) -> str | None:
@@ -354,6 +391,16 @@ def _dial_name(address: Address) -> str:
     if address.scheme == "http" and address.host.endswith(".localhost"):
         return "localhost"
     return address.host
+
+
+def roots_advice(environ: Mapping[str, str]) -> str:
+    """What to do about a certificate that does not verify."""
+    path = environ.get("SSL_CERT_FILE")
+    if not path:
+        return "for a private authority set SSL_CERT_FILE to the file of its root certificate"
+    if not os.access(path, os.R_OK):
+        return f"SSL_CERT_FILE names {path}, which cannot be read"
+    return f"its root certificate must be in {path}, which SSL_CERT_FILE names"
 
 
 @functools.cache

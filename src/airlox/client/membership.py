@@ -91,7 +91,7 @@ def create(
     on_warning: WarningSink,
 ) -> Membership:
     """Make the session of a signed manifest on a relay, and join it as its owner."""
-    invite = owner_invite(base_url, owner_seed)
+    invite = owner_invite(base_url, owner_seed, plain_http=True)  # which `check_invite` judges
     verified = parse_manifest(manifest)
     check_invite(invite, verified)
     sweep(cache_root, now_ms())
@@ -152,7 +152,12 @@ def rejoin(membership: Membership, profile: Profile) -> Membership:
 @contextmanager
 def _connected(invite: Invite, on_warning: WarningSink) -> Iterator[RelayApi]:
     """The calls to the link's relay; closed when the block fails."""
-    api = RelayApi.connect(invite.base_url, invite.session_id, on_warning=on_warning)
+    api = RelayApi.connect(
+        invite.base_url,
+        invite.session_id,
+        plain_http=invite.is_plain_http,
+        on_warning=on_warning,
+    )
     try:
         yield api
     except BaseException:

@@ -140,10 +140,15 @@ class RelayApi:
         session_id: str,
         *,
         token: str | None = None,
+        plain_http: bool = False,
         on_warning: WarningSink = _ignore,
     ) -> RelayApi:
-        """The API of the relay at `base_url`. Nothing is sent yet. Raises ValidationError."""
-        transport = Transport(base_url, user_agent=USER_AGENT)
+        """The API of the relay at `base_url`. Nothing is sent yet.
+
+        With `plain_http` the address may be http to another machine: then no more than the
+        manifest may be asked for before that is known to allow it. Raises ValidationError.
+        """
+        transport = Transport(base_url, user_agent=USER_AGENT, plain_http=plain_http)
         return cls(transport, session_id, token=token, on_warning=on_warning)
 
     @property

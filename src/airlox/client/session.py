@@ -33,7 +33,7 @@ from airlox.protocol import limits
 from airlox.protocol.cert import ClientKind, parse_join
 from airlox.protocol.chain import Alarm
 from airlox.protocol.encoding import KEY_BYTES, PublicKey
-from airlox.protocol.invite import member_invite, owner_invite, parse_base_url, parse_invite
+from airlox.protocol.invite import member_invite, parse_base_url, parse_invite
 from airlox.protocol.item import ItemRef, Kind
 from airlox.protocol.job import PythonJob, ShellJob
 from airlox.protocol.keys import MEMBER_ROLES, Role
@@ -87,6 +87,7 @@ class Session:
         max_item_bytes: int = limits.DEFAULT_ITEM_BYTES,
         job_limits: Mapping[str, Any] | None = None,
         features: Iterable[str] | None = None,
+        insecure_http_host: str | None = None,
         display_name: str = "owner",
         description: str | None = None,
         kind: str = "sdk",
@@ -99,7 +100,9 @@ class Session:
         `ttl` is seconds or a duration such as "30m", at most 30 days; None or "never" lasts until
         it is closed, where the relay allows it. `job_limits` belong to mode "execute"; what is
         left out has the defaults of `terms.DEFAULT_LIMITS`. Kinds of jobs, version pins or
-        `features` make a full session, which 0.1.0 clients cannot join.
+        `features` make a full session, which 0.1.0 clients cannot join. `insecure_http_host` lets
+        participants reach the relay under this one name by plain http, such as a service inside a
+        cluster; whoever is on the way then sees what the relay sees, tokens included.
 
         Raises UsageError, ValidationError, RelayError, ConnectionLost, StorageError.
         """
@@ -113,11 +116,12 @@ class Session:
             max_item_bytes=max_item_bytes,
             job_limits=job_limits,
             features=features,
+            insecure_http_host=insecure_http_host,
         )
         profile = Profile(display_name, terms.word_of(ClientKind, kind, "kind"), description)
 
         def make(root: str, warn: Callable[[str], None]) -> Membership:
-            base = parse_base_url(relay)
+            base = parse_base_url(relay, plain_http=insecure_http_host is not None)
             return members.create(base, seed, manifest, profile, cache_root=root, on_warning=warn)
 
         return cls._open(make, cache_dir, on_warning, on_progress)
@@ -253,10 +257,11 @@ class Session:
         """
         check_may(self._role, Role.OWNER, what="hand out invites")
         invite = self._core.membership.invite
-        links = {Role.OWNER.value: owner_invite(invite.base_url, invite.role_seed).url()}
+        links = {Role.OWNER.value: invite.url()}
         execute = self._core.manifest.job_limits is not None
         for role in (role for role in MEMBER_ROLES if execute or role is not Role.RUNNER):
-            links[role.value] = member_invite(invite.base_url, invite.role_seed, role).url()
+            made = member_invite(invite.base_url, invite.role_seed, role, plain_http=True)
+            links[role.value] = made.url()
         return links
 
     def participants(self, *, sync: bool = True) -> list[ParticipantInfo]:

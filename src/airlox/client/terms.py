@@ -85,6 +85,7 @@ def new_manifest(
     max_item_bytes: int,
     job_limits: Mapping[str, Any] | None,
     features: Iterable[str] | None,
+    insecure_http_host: str | None = None,
 ) -> str:
     """The signed manifest of a new session. Raises UsageError or ValidationError."""
     given = dict(job_limits or {})
@@ -97,6 +98,7 @@ def new_manifest(
         max_item_bytes=max_item_bytes,
         features=_features(given, features, mode),
         job_limits=_limits(given, mode, features),
+        insecure_http_host=insecure_http_host,
     )
 
 

@@ -32,6 +32,7 @@ from airlox.client.connection import (
     ProxyRefused,
     parse_address,
     proxy_for,
+    roots_advice,
 )
 from airlox.client.deadline import Deadline
 from airlox.client.progress import STEP_BYTES, Moved, pieces
@@ -65,9 +66,14 @@ class Transport:
     """Connections to one relay, shared by all threads of a session."""
 
     def __init__(
-        self, base_url: str, *, user_agent: str, environ: Mapping[str, str] = os.environ
+        self,
+        base_url: str,
+        *,
+        user_agent: str,
+        plain_http: bool = False,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.address = parse_address(base_url)
+        self.address = parse_address(base_url, plain_http=plain_http)
         self._user_agent = user_agent
         self._proxy = proxy_for(self.address, environ)
         self._lock = threading.Lock()
@@ -292,8 +298,7 @@ class Transport:
             return ConnectionLost(
                 f"the certificate of {where} does not verify: {error}",
                 code="tls",
-                hint="check the address; for a private authority set SSL_CERT_FILE to the file of "
-                "its root certificate",
+                hint=f"check the address; {roots_advice(os.environ)}",
             )
         if isinstance(error, ProxyRefused):
             return ConnectionLost(
@@ -311,7 +316,8 @@ class Transport:
             f"no connection to the relay at {where}: {reason or type(error).__name__}",
             hint="check that the address is right and the relay is running"
             if self._proxy is None
-            else "check HTTPS_PROXY and the address, and that the relay is running",
+            else f"check {self.address.scheme.upper()}_PROXY and the address, and that the relay "
+            "is running",
         )
 
 

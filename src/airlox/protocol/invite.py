@@ -12,7 +12,7 @@ from unicodedata import category
 
 import msgspec
 
-from airlox.errors import EncodingError, ValidationError
+from airlox.errors import EncodingError, PolicyError, ValidationError
 from airlox.protocol.encoding import (
     KEY_BYTES,
     PublicKey,
@@ -36,6 +36,8 @@ _LOOPBACK: Final = re.compile(
     r"http://((?:[\w-]+\.)*localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?(/.*)?\Z",
     re.ASCII,
 )
+_PLAIN: Final = re.compile(r"http://([A-Za-z0-9._-]+)(:[0-9]*)?(/.*)?\Z")
+_PLAIN_FIELD: Final = "http"
 _HINT: Final = "copy the whole link again, from the part before # to its end"
 
 
@@ -52,45 +54,64 @@ class Invite(msgspec.Struct, frozen=True):
         shown = (self.base_url, self.session_id, self.role)
         return "Invite(base_url={!r}, session_id={!r}, role={!r})".format(*shown)
 
+    @property
+    def is_plain_http(self) -> bool:
+        """Whether the relay is another machine's and reached without TLS."""
+        return plain_http_host(self.base_url) is not None
+
     def url(self) -> str:
         """The link. Whoever holds it holds the role."""
         head = f"{self.base_url}/s/{self.session_id}#v=1&r={_LETTERS[self.role]}"
+        if self.is_plain_http:
+            head += f"&{_PLAIN_FIELD}=1"
         if self.role is Role.OWNER:
             return f"{head}&ok={b64u_encode(self.role_seed)}"
         return f"{head}&k={b64u_encode(self.session_key)}&rk={b64u_encode(self.role_seed)}"
 
 
-def parse_base_url(text: str) -> str:
+def parse_base_url(text: str, *, plain_http: bool = False) -> str:
     """A relay's address without trailing slashes: https, or http to this machine only.
 
-    Raises ValidationError.
+    With `plain_http` also http to a host with a name or an IPv4 address: for addresses that
+    `check_invite` holds to the one host that the session's owner allows. Raises ValidationError.
     """
     if any(c in "?#@" or c.isspace() or category(c) == "Cc" for c in text):
         raise ValidationError("relay address has a query, fragment, user or white space")
     base = text.rstrip("/")
-    if _HTTPS.match(base) or _LOOPBACK.match(base):
+    if _HTTPS.match(base) or _LOOPBACK.match(base) or (plain_http and _PLAIN.match(base)):
         return base
     raise ValidationError(
         "relay address must start with https:// (plain http only to localhost)",
-        hint="use https, or http://127.0.0.1:PORT for a relay on this machine",
+        hint="use https, or http://127.0.0.1:PORT for a relay on this machine; an owner may allow "
+        "plain http to one host: session create --insecure-http-host NAME",
     )
 
 
-def owner_invite(base_url: str, owner_seed: bytes) -> Invite:
+def plain_http_host(base_url: str) -> str | None:
+    """The host, in small letters, that an address reaches by plain http; None for https and for
+    this machine."""
+    if not base_url.startswith("http://") or _LOOPBACK.match(base_url):
+        return None
+    found = _PLAIN.match(base_url)
+    return "" if found is None else found[1].lower()
+
+
+def owner_invite(base_url: str, owner_seed: bytes, *, plain_http: bool = False) -> Invite:
+    """The owner's link; `plain_http` as in `parse_base_url`. Raises ValidationError."""
+    base = parse_base_url(base_url, plain_http=plain_http)
     keys = SessionKeys.derive(owner_seed)
-    return Invite(
-        parse_base_url(base_url), keys.session_id, Role.OWNER, keys.session_key, owner_seed
-    )
+    return Invite(base, keys.session_id, Role.OWNER, keys.session_key, owner_seed)
 
 
-def member_invite(base_url: str, owner_seed: bytes, role: Role) -> Invite:
-    """The link of sender, observer or runner. Raises ValidationError for the owner's role."""
+def member_invite(
+    base_url: str, owner_seed: bytes, role: Role, *, plain_http: bool = False
+) -> Invite:
+    """The link of sender, observer or runner. Raises ValidationError, also for the owner's role."""
     if role is Role.OWNER:
         raise ValidationError("the owner's link is made from the owner seed alone")
+    base = parse_base_url(base_url, plain_http=plain_http)
     keys = SessionKeys.derive(owner_seed)
-    return Invite(
-        parse_base_url(base_url), keys.session_id, role, keys.session_key, keys.role_seed(role)
-    )
+    return Invite(base, keys.session_id, role, keys.session_key, keys.role_seed(role))
 
 
 def parse_invite(url: str) -> Invite:
@@ -106,7 +127,8 @@ def parse_invite(url: str) -> Invite:
     role = _ROLES.get(fields.get("r", ""))
     if role is None:
         raise ValidationError("invite link without a known role", hint=_HINT)
-    base_url = parse_base_url(base)
+    # a link says so itself: one whose https became http on its way is refused as it is
+    base_url = parse_base_url(base, plain_http=fields.get(_PLAIN_FIELD) == "1")
     if role is Role.OWNER:
         return _parse_owner(base_url, session_id, fields)
     if "ok" in fields:
@@ -117,7 +139,7 @@ def parse_invite(url: str) -> Invite:
 def _parse_owner(base_url: str, session_id: SessionId, fields: dict[str, str]) -> Invite:
     if "k" in fields or "rk" in fields:
         raise ValidationError("an owner link must not carry other keys")
-    invite = owner_invite(base_url, _key(fields, "ok"))
+    invite = owner_invite(base_url, _key(fields, "ok"), plain_http=True)
     if invite.session_id != session_id:
         raise ValidationError("the owner key in this link belongs to another session", hint=_HINT)
     return invite
@@ -147,9 +169,18 @@ def _parse_fragment(fragment: str) -> dict[str, str]:
 def check_invite(invite: Invite, manifest: Manifest, role_key: PublicKey | None = None) -> None:
     """Returns when the link's role key is `role_key`, else the manifest's. Raises ValidationError.
 
-    The session key cannot be checked here: a wrong one shows as DecryptError on every item.
+    Plain http goes to the host that the manifest names and to no other: PolicyError. The session
+    key cannot be checked here: a wrong one shows as DecryptError on every item.
     """
     if invite.session_id != manifest.session_id:
         raise ValidationError("the relay's manifest is of another session")
+    host = plain_http_host(invite.base_url)
+    if host is not None and host != manifest.insecure_http_host:
+        raise PolicyError(
+            f"the owner of this session does not allow plain http to {host}",
+            code="plain_http",
+            hint="use a link with https; an owner allows plain http to one host with "
+            "session create --insecure-http-host NAME",
+        )
     if SigningKey.from_seed(invite.role_seed).public != (role_key or manifest.key_of(invite.role)):
         raise ValidationError("the role key in this link is not the session's", hint=_HINT)

@@ -58,6 +58,10 @@ class Feature(StrEnum):
 ALL_TYPES: Final = tuple(ContentType)
 ALL_FEATURES: Final = tuple(sorted(Feature))
 
+_HOST: Final = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+    r"(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
+)
 _RUNTIME: Final = re.compile(r"python3\.[0-9]+\Z")
 _PACKAGE: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _PIN: Final = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)((?:===|[=<>!~]=|[<>])[!-~]+)\Z")
@@ -99,6 +103,7 @@ class _Body(Wire, frozen=True, kw_only=True):
     created_at_ms: TimeMs
     expires_at_ms: TimeMs | None
     features: tuple[str, ...] | UnsetType = UNSET
+    insecure_http_host: str | UnsetType = UNSET
     job_limits: JobLimits | None
     max_item_bytes: Annotated[int, msgspec.Meta(ge=1, le=limits.ITEM_BYTES)]
     mode: Mode
@@ -130,6 +135,8 @@ class Manifest(msgspec.Struct, frozen=True):
     created_at_ms: int
     expires_at_ms: int | None
     features: tuple[Feature, ...]
+    insecure_http_host: str | None
+    """The one host beside this machine that participants may reach by plain http."""
     job_limits: JobLimits | None
     max_item_bytes: int
     mode: Mode
@@ -171,6 +178,7 @@ def build_manifest(
     max_item_bytes: int = limits.DEFAULT_ITEM_BYTES,
     job_limits: JobLimits | None = None,
     features: Sequence[Feature] = (),
+    insecure_http_host: str | None = None,
 ) -> str:
     """The signed manifest of a new session, checked as a reader would. Raises ValidationError."""
     keys = SessionKeys.derive(owner_seed)
@@ -179,6 +187,7 @@ def build_manifest(
         created_at_ms=created_at_ms,
         expires_at_ms=None if ttl_ms is None else created_at_ms + ttl_ms,
         features=tuple(sorted(features)) or UNSET,
+        insecure_http_host=UNSET if insecure_http_host is None else insecure_http_host,
         job_limits=job_limits,
         max_item_bytes=max_item_bytes,
         mode=mode,
@@ -214,6 +223,7 @@ def parse_manifest(document: str) -> Manifest:
     role_keys = _role_keys(body, owner)
     _check_lifetime(body)
     _check_types(body)
+    _check_http_host(body)
     _check_features(body)
     _check_limits(body)
     verify(owner, Label.MANIFEST, canonical.encode(body), signed.sig)
@@ -223,6 +233,7 @@ def parse_manifest(document: str) -> Manifest:
         created_at_ms=body.created_at_ms,
         expires_at_ms=body.expires_at_ms,
         features=_known_features(() if body.features is UNSET else body.features),
+        insecure_http_host=None if body.insecure_http_host is UNSET else body.insecure_http_host,
         job_limits=body.job_limits,
         max_item_bytes=body.max_item_bytes,
         mode=body.mode,
@@ -279,6 +290,14 @@ def _check_lifetime(body: _Body) -> None:
 def _check_types(body: _Body) -> None:
     if not body.allowed_types or len(set(body.allowed_types)) != len(body.allowed_types):
         raise ValidationError("allowed types must be given, each once")
+
+
+def _check_http_host(body: _Body) -> None:
+    if body.insecure_http_host is not UNSET and _HOST.match(body.insecure_http_host) is None:
+        raise ValidationError(
+            "the host for plain http must be a name or an IPv4 address, in small letters",
+            hint="without http:// and port, such as relay.airlox.svc.cluster.local",
+        )
 
 
 def _check_features(body: _Body) -> None:

@@ -59,11 +59,13 @@ class App:
         await call.answer_json({"status": word, "version": self._version}, status)
 
     async def _answer_error(self, call: Call, error: Exception) -> None:
-        status, code, message, retry_after_s = answer_for(error)
+        status, code, message, retry_after_s, limit = answer_for(error)
         if status >= 500 and self._logged.take(code):
             log.warning("refused", extra={"status": status, "code": code, "reason": message})
         if call.has_begun:
             # Half an answer cannot be taken back: the broken connection is the error.
             raise error
         with contextlib.suppress(Disconnected):
-            await call.answer_json({"error": code, "message": message}, status, retry_after_s)
+            more = {} if limit is None else {"limit": limit}
+            body = {"error": code, "message": message, **more}
+            await call.answer_json(body, status, retry_after_s)

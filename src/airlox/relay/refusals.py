@@ -17,17 +17,25 @@ class Refusal(AirloxError):
 
     `setting` is the limit that was met, as its operator would give it; `retry_s` says after how
     long the same request may be carried out, where waiting helps. The message has both: old
-    clients show nothing else.
+    clients show nothing else. `limit` names what of the request may be how much at most, for a
+    client that can ask for less.
     """
 
     def __init__(
-        self, code: str, message: str, *, setting: str | None = None, retry_s: float | None = None
+        self,
+        code: str,
+        message: str,
+        *,
+        setting: str | None = None,
+        retry_s: float | None = None,
+        limit: dict[str, int] | None = None,
     ) -> None:
         if setting is not None:
             message += f" ({setting})"
         self.retry_after_s = None if retry_s is None else max(1, math.ceil(retry_s))
         if self.retry_after_s is not None:
             message += f"; try again in {self.retry_after_s} s"
+        self.limit = limit
         super().__init__(message, code=code)
 
 
@@ -36,6 +44,7 @@ class Answer(NamedTuple):
     code: str
     message: str
     retry_after_s: int | None = None
+    limit: dict[str, int] | None = None
 
 
 _AT_ONCE_S: Final = 1
@@ -71,7 +80,8 @@ def answer_for(error: Exception) -> Answer:
     elif isinstance(error, StorageError):
         error = _STORAGE.get(error.code, _DISK_TROUBLE)
     if isinstance(error, Refusal):
-        return Answer(STATUS_OF[error.code], error.code, error.message, error.retry_after_s)
+        status = STATUS_OF[error.code]
+        return Answer(status, error.code, error.message, error.retry_after_s, error.limit)
     log.error("request failed", exc_info=error)
     return Answer(500, "error", "the relay failed; its log says why")
 

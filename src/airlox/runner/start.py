@@ -141,7 +141,10 @@ def _fetch_manifest(options: RunnerOptions, invite: Invite, say: Say) -> Manifes
     """
     has_joined = _has_joined(options, invite)
     api = RelayApi.connect(
-        invite.base_url, invite.session_id, on_warning=lambda text: say(Note("warning", text))
+        invite.base_url,
+        invite.session_id,
+        plain_http=invite.is_plain_http,
+        on_warning=lambda text: say(Note("warning", text)),
     )
     try:
         if has_joined:
