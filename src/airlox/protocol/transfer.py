@@ -410,25 +410,30 @@ def seal_invite(agreed: Agreed, offered: Offered, invite: Invite, nonce: bytes) 
 
 
 def open_invite(agreed: Agreed, offered: Offered, sealed: bytes, base_url: str) -> Invite:
-    """The invite, on the relay that brought it. Raises ProtocolError."""
+    """The invite, on the relay that brought it: its parsed address. Raises ProtocolError."""
     _check_size(sealed)
     plain = open_sealed(agreed._key, sealed, offered.identity(Side.SENDER), "the sealed invite")
     return _invite(base_url, plain, offered)
 
 
+_NO_RELAY: Final = "https://relay.invalid"
+"""Stands for the relay where a link is read or written without one."""
+
+
 def _tail(invite: Invite) -> bytes:
-    return invite.url().removeprefix(invite.base_url).encode()
+    link = msgspec.structs.replace(invite, base_url=_NO_RELAY).url()
+    return link.removeprefix(_NO_RELAY).encode()
 
 
 def _invite(base_url: str, tail: bytes, offered: Offered) -> Invite:
     try:
-        invite = parse_invite(base_url + tail.decode("ascii"))
+        invite = parse_invite(_NO_RELAY + tail.decode("ascii"))
     except UnicodeDecodeError:
         raise EncodingError("the sealed invite is not a link") from None
-    if _tail(invite) != tail:  # whatever stands before it must not become part of the address
+    if _tail(invite) != tail:  # nothing of it may become part of the address
         raise EncodingError("the sealed invite is not in its one form")
     _check_offered(invite, offered)
-    return invite
+    return msgspec.structs.replace(invite, base_url=base_url)
 
 
 def _check_offered(invite: Invite, offered: Offered) -> None:
@@ -510,7 +515,7 @@ def parse_parked(document: bytes) -> Parked:
 
 
 def open_parked(keys: ParkedKeys, sealed: bytes, offered: Offered, base_url: str) -> Invite:
-    """The invite, on the relay that kept it. Raises ProtocolError."""
+    """The invite, on the relay that kept it: its parsed address. Raises ProtocolError."""
     _check_size(sealed)
     aad = _parked_aad(offered.session_id, offered.role)
     plain = open_sealed(keys._key, sealed, aad, "the sealed invite")

@@ -11,6 +11,8 @@ from typing import Final
 API: Final = "/v1"
 HEALTH: Final = "/v1/health"
 SESSIONS: Final = "/v1/sessions"
+CODES: Final = "/v1/codes"
+"""Where receivers of transfer codes ask: they know no session yet."""
 
 
 def session(sid: str) -> str:
@@ -142,6 +144,58 @@ def lack(sid: str, job_id: str) -> str:
     return f"{job(sid, job_id)}/lack"
 
 
+def codes(sid: str) -> str:
+    """Where a session's owner offers transfer codes."""
+    return f"{session(sid)}/codes"
+
+
+def code(sid: str, nameplate: int, after: int | None = None) -> str:
+    """A code as its owner sees it; with `after` once its version is beyond that."""
+    return f"{codes(sid)}/{nameplate}" + _after(after)
+
+
+def cancel_code(sid: str, nameplate: int) -> str:
+    return f"{code(sid, nameplate)}/cancel"
+
+
+def answer_try(sid: str, nameplate: int, number: str) -> str:
+    return f"{code(sid, nameplate)}/tries/{number}"
+
+
+def wrong_try(sid: str, nameplate: int, number: str) -> str:
+    return f"{answer_try(sid, nameplate, number)}/wrong"
+
+
+def send_invite(sid: str, nameplate: int, number: str) -> str:
+    return f"{answer_try(sid, nameplate, number)}/invite"
+
+
+def tries(nameplate: int) -> str:
+    return f"{CODES}/{nameplate}/tries"
+
+
+def one_try(nameplate: int, number: str, after: int | None = None) -> str:
+    """A try as its receiver sees it; with `after` once its version is beyond that."""
+    return f"{tries(nameplate)}/{number}" + _after(after)
+
+
+def end_try(nameplate: int, number: str) -> str:
+    """Where a receiver says that it has the invite."""
+    return f"{one_try(nameplate, number)}/done"
+
+
+def leave_try(nameplate: int, number: str) -> str:
+    return f"{one_try(nameplate, number)}/leave"
+
+
+def parked(nameplate: int) -> str:
+    return f"{CODES}/{nameplate}/parked"
+
+
+def _after(version: int | None) -> str:
+    return "" if version is None else f"?after={version}"
+
+
 class Headers:
     """Header names, lower case as ASGI and HTTP/2 have them."""
 
@@ -203,6 +257,27 @@ class JobState:
     FAILED: Final = "failed"
 
 
+class CodeState:
+    """States of a transfer code; all but the first are its end."""
+
+    OPEN: Final = "open"
+    USED: Final = "used"
+    EXPIRED: Final = "expired"
+    VOID: Final = "void"
+    CANCELLED: Final = "cancelled"
+
+
+class TryState:
+    """States of one exchange about a code. Its receiver is told the code's end when that came
+    first."""
+
+    OPEN: Final = "open"
+    WRONG: Final = "wrong"
+    SENT: Final = "sent"
+    DONE: Final = "done"
+    LEFT: Final = "left"
+
+
 STATUS_OF: Final = {
     "bad_request": 400,
     "invalid_manifest": 400,
@@ -226,10 +301,18 @@ STATUS_OF: Final = {
     "no_runner_available": 409,
     "runner_busy": 409,
     "queue_full": 409,
+    "code_busy": 409,
+    "code_wrong": 403,
+    "code_unknown": 404,
     "evicted": 410,
     "gone": 410,
+    "code_expired": 410,
+    "code_used": 410,
+    "code_void": 410,
+    "code_cancelled": 410,
     "too_large": 413,
     "rate_limited": 429,
+    "too_many_guesses": 429,
     "too_many_wants": 429,
     "busy": 503,
     "full": 507,

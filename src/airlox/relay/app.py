@@ -11,7 +11,7 @@ from airlox.relay.call import Call, Disconnected, Receive, Scope, Send
 from airlox.relay.gates import Rate
 from airlox.relay.refusals import Refusal, answer_for
 from airlox.relay.relay import Relay
-from airlox.relay.routes import find_route
+from airlox.relay.routes import find_code_route, find_route
 
 log = logging.getLogger("airlox.relay")
 
@@ -19,6 +19,7 @@ LOGGED_AT_ONCE: Final = 20
 LOGGED_PER_S: Final = 0.2
 """Refusals that are logged, for each code: a flood of them is not to fill the disk."""
 _PREFIX = wire.SESSIONS + "/"
+_CODES_PREFIX = wire.CODES + "/"
 
 
 class App:
@@ -40,14 +41,18 @@ class App:
 
     async def _dispatch(self, call: Call) -> None:
         path: str = call.scope["path"]
+        find = find_route
         if path.startswith(_PREFIX):
             call.parts = path[len(_PREFIX) :].split("/")
+        elif path.startswith(_CODES_PREFIX):
+            call.parts = path[len(_CODES_PREFIX) :].split("/")
+            find = find_code_route
         elif path == wire.HEALTH and call.method == "GET":
             await self._answer_health(call)
             return
         elif path != wire.SESSIONS:
             raise Refusal("not_found", "no such path")
-        handler = find_route(call.method, call.parts)
+        handler = find(call.method, call.parts)
         if handler is None:
             raise Refusal("not_found", "no such path, or not with this method")
         await handler(self._relay, call)

@@ -169,6 +169,18 @@ class Config:
     live_total_bytes: int = _count(256 * MIB, MIB, 64 * GIB, "live output held in all")
     max_packs: int = _count(4_096, 1, limits.PACKS, "packs of one job's tree")
     unclaimed_pack_lifetime_s: int = _count(600, 1, 86_400, "packs without a job go after this")
+    # transfer codes
+    code_lifetime_s: int = _count(600, 1, 3_600, "how long a transfer code can be redeemed")
+    max_codes: int = _count(
+        10_000, 1, 100_000, "transfer codes at one time, also those that ended lately"
+    )
+    max_codes_per_session: int = _count(100, 1, 100_000, "of these, codes of one session")
+    max_codes_per_address: int = _count(
+        1_000, 1, 100_000, "of these, codes offered from one address"
+    )
+    code_guesses_per_hour: int = _count(
+        10, 0, 1_000_000, "tries of one address at transfer codes that fail; 0 is no limit"
+    )
     # storage
     ephemeral_bytes: int = _count(GIB, MIB, 1 << 50, "bytes an ephemeral relay holds in all")
     min_free_bytes: int = _count(

@@ -47,6 +47,12 @@ class Rate:
             del self._spent[next(iter(self._spent))]
         return True
 
+    def give_back(self, key: Hashable) -> None:
+        """One token that was taken for what should not have cost any."""
+        if key in self._spent:
+            spent, at_ms = self._spent[key]
+            self._spent[key] = (max(0.0, spent - 1), at_ms)
+
     def wait_s(self, key: Hashable) -> float:
         """Seconds until `take` says yes again."""
         if not self._burst:

@@ -25,6 +25,8 @@ ALL: Final = "all"
 """The holder that stands for everybody."""
 PLACE_S: Final = 2.0
 """When to look again for a place that others hold."""
+CODES_S: Final = 60.0
+"""When to look again for room for a transfer code."""
 DISK_S: Final = 60.0
 """When to look again for room on the disk."""
 PENDING_SHARE: Final = 8
@@ -70,6 +72,23 @@ class Quotas:
         of_one = max(config.max_pending_bytes // PENDING_SHARE, config.inline_blob_bytes)
         self._pending = Gate(Bound(2 * of_one, self._too_much), Bound(of_one, self._too_much))
         self._audits = Gate(Bound(AUDITS, _busy_with_audits))
+        guesses = config.code_guesses_per_hour
+        self._guesses = Rate(clock, per_s=guesses / 3600, burst=guesses)
+        self._codes = Gate(
+            self._bound("max_codes", "busy", "the relay has as many codes as it allows", CODES_S),
+            self._bound(
+                "max_codes_per_session",
+                "rate_limited",
+                "this session has offered as many codes as it may for now",
+                CODES_S,
+            ),
+            self._bound(
+                "max_codes_per_address",
+                "rate_limited",
+                "this address has offered as many codes as it may for now",
+                CODES_S,
+            ),
+        )
 
     def forget_idle(self) -> None:
         for rate in self._rates():
@@ -77,7 +96,7 @@ class Quotas:
 
     def _rates(self) -> tuple[Rate, ...]:
         joins, transfers = (self._joins, self._joins_of_one), (self._bytes, self._bytes_of_one)
-        return (self._creates, self._posts, *joins, *transfers)
+        return (self._creates, self._posts, self._guesses, *joins, *transfers)
 
     # ── rates ────────────────────────────────────────────────────────────────────────────────
 
@@ -105,6 +124,23 @@ class Quotas:
         self._take(self._bytes_of_one, (session.id, who.key), name, message, size)
         self._take(self._bytes, session.id, name, "too many bytes sent and fetched", size)
 
+    def check_guess(self, origin: Origin) -> None:
+        """Whether an address may try a transfer code. Raises Refusal."""
+        wait_s = self._guesses.wait_s(origin.network)
+        if wait_s > 0:
+            setting = setting_of(self._config, "code_guesses_per_hour")
+            message = "too many tries from this address came to nothing"
+            raise Refusal("too_many_guesses", message, setting=setting, retry_s=wait_s)
+
+    def take_guess(self, origin: Origin) -> None:
+        """Counts a try at a transfer code, until it succeeds. Raises Refusal."""
+        self.check_guess(origin)
+        self._guesses.take(origin.network)
+
+    def forgive_guess(self, origin: Origin) -> None:
+        """A try that was counted has succeeded."""
+        self._guesses.give_back(origin.network)
+
     def _take(self, rate: Rate, key: object, name: str, message: str, size: int = 1) -> None:
         if not rate.take(key, size):
             setting = setting_of(self._config, name)
@@ -128,6 +164,14 @@ class Quotas:
     def stream(self, session: Session, owner: str, origin: Origin) -> Place:
         """A place for a stream. Raises Refusal."""
         return self._streams.take(ALL, *_holders(session, owner, origin))
+
+    def code(self, session: Session, origin: Origin) -> Place:
+        """A place for a transfer code, until it is forgotten. Raises Refusal."""
+        return self._codes.take(ALL, session.id, origin.holder)
+
+    def receiver(self, origin: Origin) -> Place:
+        """A place for the wait of somebody who redeems a code. Raises Refusal."""
+        return self._streams.take(ALL, None, None, origin.holder)
 
     def pending(self, session: Session, who: Participant, size: int) -> Place:
         """Room for bytes that will wait for the disk. Raises Refusal."""

@@ -18,6 +18,7 @@ from airlox.relay.runners import Runners
 from airlox.relay.service import Core
 from airlox.relay.store.base import Store
 from airlox.relay.sweeper import Sweeper
+from airlox.relay.transfers import Transfers
 
 
 class Relay:
@@ -34,8 +35,9 @@ class Relay:
         self.epochs = Epochs(self.core)
         self.packs = Packs(self.core, self.blobs)
         self.history = History(self.core)
+        self.transfers = Transfers(self.core)
         self.sweeper = Sweeper(
-            self.core, self.items, self.jobs, self.live, self.packs, self.history
+            self.core, self.items, self.jobs, self.live, self.packs, self.history, self.transfers
         )
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -48,6 +50,7 @@ class Relay:
     def end_streams(self) -> None:
         """Clients reconnect at their cursor, to whoever answers then."""
         self.core.hub.end_all()
+        self.transfers.end_waits()
 
     async def stop(self) -> None:
         if self._sweeping is not None:

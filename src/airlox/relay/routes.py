@@ -20,7 +20,7 @@ from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.wire import Headers
-from airlox.relay import live
+from airlox.relay import live, transfer_routes
 from airlox.relay.audit import trail_parts
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call, Disconnected
 from airlox.relay.delivery import delivery_of
@@ -459,12 +459,38 @@ ROUTES: Final[dict[tuple[str, ...], Handler]] = {
     ("GET", "*", "jobs", "*", "packs"): list_packs,
     ("PUT", "*", "jobs", "*", "packs", "*"): put_pack,
     ("GET", "*", "jobs", "*", "packs", "*"): get_pack,
+    ("POST", "*", "codes"): transfer_routes.offer,
+    ("GET", "*", "codes", "*"): transfer_routes.look,
+    ("POST", "*", "codes", "*", "cancel"): transfer_routes.cancel,
+    ("POST", "*", "codes", "*", "tries", "*"): transfer_routes.answer,
+    ("POST", "*", "codes", "*", "tries", "*", "wrong"): transfer_routes.wrong,
+    ("POST", "*", "codes", "*", "tries", "*", "invite"): transfer_routes.send_invite,
 }
+
+CODE_ROUTES: Final[dict[tuple[str, ...], Handler]] = {
+    ("POST", "*", "tries"): transfer_routes.begin,
+    ("GET", "*", "tries", "*"): transfer_routes.look_at_try,
+    ("POST", "*", "tries", "*"): transfer_routes.confirm,
+    ("POST", "*", "tries", "*", "done"): transfer_routes.done,
+    ("POST", "*", "tries", "*", "leave"): transfer_routes.leave,
+    ("GET", "*", "parked"): transfer_routes.parked_head,
+    ("POST", "*", "parked"): transfer_routes.take,
+}
+"""What receivers of transfer codes ask: paths that begin with a nameplate."""
 
 
 def find_route(method: str, parts: list[str]) -> Handler | None:
     """The handler of a path; ids are never looked at."""
-    shape = ["*" if place % 2 == 0 else part for place, part in enumerate(parts)]
+    shape = _shape(parts)
     if parts[1:3] == ["runners", "me"]:
         shape[2] = "me"
     return ROUTES.get((method, *shape))
+
+
+def find_code_route(method: str, parts: list[str]) -> Handler | None:
+    """The handler of a path of a transfer code."""
+    return CODE_ROUTES.get((method, *_shape(parts)))
+
+
+def _shape(parts: list[str]) -> list[str]:
+    return ["*" if place % 2 == 0 else part for place, part in enumerate(parts)]

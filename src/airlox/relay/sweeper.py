@@ -20,6 +20,7 @@ from airlox.relay.live import Live
 from airlox.relay.packs import Packs
 from airlox.relay.service import Core
 from airlox.relay.state import Session
+from airlox.relay.transfers import Transfers
 
 log = logging.getLogger("airlox.relay")
 
@@ -36,6 +37,7 @@ class Sweeper:
         live: Live,
         packs: Packs,
         history: History,
+        transfers: Transfers,
     ) -> None:
         self._core = core
         self._items = items
@@ -43,6 +45,7 @@ class Sweeper:
         self._live = live
         self._packs = packs
         self._history = history
+        self._transfers = transfers
         self._hub: Hub = core.hub
         self.passes = 0
 
@@ -70,6 +73,7 @@ class Sweeper:
 
     async def _look_after_streams(self) -> None:
         self._hub.tick()
+        self._transfers.tick()
 
     async def sweep(self) -> None:
         """One pass."""
