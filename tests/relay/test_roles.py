@@ -99,7 +99,7 @@ def test_the_table_has_every_endpoint() -> None:
 
 @pytest.mark.parametrize("role", ALL)
 def test_who_is_answered(relay: RelayThread, role: Role) -> None:
-    crew = Crew(relay, full=True)
+    crew = Crew(relay, epochs=True)
     runner = crew.runner()
     job = crew.job()
     crew.submit(job)
