@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from airlox.cli import shapes
+from airlox.cli import items, shapes
 from airlox.cli.terminal import clean_json
 from airlox.client.connection import parse_address
 from airlox.errors import ProtocolError
@@ -233,8 +233,10 @@ def read_payload(data: bytes) -> None:
 
 
 def _show(value: Item) -> None:
-    document = msgspec.json.encode(shapes._content(value, valid=True)).decode()
+    shape = shapes.item(value)
+    document = msgspec.json.encode(shape).decode()
     shown = clean_json(document)
+    assert "\n" not in items.address_text(shape, {})
     assert msgspec.json.decode(shown) == msgspec.json.decode(document)
     if isinstance(value.meta, job.Job):
         assert len(job.code_sha256(value.meta)) == 64

@@ -7,7 +7,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -102,29 +102,27 @@ def deliveries(
     view: SessionView, entries: Sequence[DeliveryEntry], author: PublicKey
 ) -> list[Delivery]:
     """What the relay says of items of `author`, as far as it fits what is known here."""
-    found = []
+    found = {}
     for entry in entries:
         record = view.records.get(ItemId(entry.item))
         if record is None or record.envelope is None or record.envelope.author != author:
             continue
-        waiting = set(entry.waiting) - set(entry.delivered)
-        found.append(
-            Delivery(
-                id=record.envelope.id,
-                kind=record.envelope.header.kind.value,
-                created_at_ms=record.envelope.header.created_at_ms,
-                to=() if record.item is None else record.item.to,
-                delivered=_known(view, entry.delivered),
-                waiting=_known(view, waiting),
-            )
+        delivered = set(entry.delivered) - {author}
+        waiting = set(entry.waiting) - delivered - {author}
+        found[entry.item] = Delivery(
+            id=record.envelope.id,
+            kind=record.envelope.header.kind.value,
+            created_at_ms=record.envelope.header.created_at_ms,
+            to=() if record.item is None else record.item.to,
+            delivered=_known(view, delivered),
+            waiting=_known(view, waiting),
         )
-    return found
+    return list(found.values())
 
 
-def _known(view: SessionView, keys: Iterable[str]) -> tuple[ParticipantInfo, ...]:
+def _known(view: SessionView, keys: Collection[str]) -> tuple[ParticipantInfo, ...]:
     """Of the participants those whom `keys` name, in the order of joining."""
-    named = set(keys)
-    return tuple(participant_info(p) for p in view.participants.values() if p.public in named)
+    return tuple(participant_info(p) for p in view.participants.values() if p.public in keys)
 
 
 def runners_of(view: SessionView, entries: dict[PublicKey, RunnerEntry]) -> list[Runner]:
