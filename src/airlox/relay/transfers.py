@@ -49,6 +49,8 @@ have until the code expires."""
 SAID: Final = 2
 """Messages of each end before the invite."""
 FEWEST_DIGITS: Final = 3
+LEAST: Final = 100
+"""The first number of so many digits."""
 NUMBERS_FOR_EACH: Final = 100
 """Numbers of a length, for each code that has one."""
 TAKE_BYTES: Final = 256
@@ -227,7 +229,7 @@ class Transfers:
         """A new exchange. Raises Refusal."""
         code = self._open_code(nameplate, origin)
         if code.parked is not None:
-            raise _other_kind("this code was parked: it has six words")
+            raise self._other_kind("this code was parked: it has six words", origin)
         for known in code.tries.values():
             if known.is_open and known.from_receiver[0] == opening:
                 return known
@@ -298,8 +300,9 @@ class Transfers:
         """The sealed invite, for who knows the words; once. Raises Refusal."""
         access, claim = _parse_take(document)
         code = self._codes.get(nameplate)
-        if code is not None and code.claim is not None and code.parked is not None:
-            if hmac.compare_digest(code.claim, sha256(claim)):
+        if code is not None and code.parked is not None and code.claim is not None:
+            is_same = hmac.compare_digest(code.claim, sha256(claim))
+            if is_same:
                 return code.parked.sealed
         code = self._parked_code(nameplate, origin)
         assert code.parked is not None  # _parked_code looked
@@ -315,7 +318,7 @@ class Transfers:
     def _parked_code(self, nameplate: int, origin: Origin) -> Code:
         code = self._open_code(nameplate, origin)
         if code.parked is None:
-            raise _other_kind("this code was not parked: it has two words")
+            raise self._other_kind("this code was not parked: it has two words", origin)
         return code
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
@@ -394,6 +397,10 @@ class Transfers:
         self._core.quotas.take_guess(origin)
         raise _unknown() if code is None else Refusal(f"code_{code.state}", _ENDS[code.state])
 
+    def _other_kind(self, message: str, origin: Origin) -> Refusal:
+        self._core.quotas.take_guess(origin)
+        return Refusal("code_wrong", message)
+
     def _check_goes_on(self, code: Code, one: Try) -> None:
         if code.state != CodeState.OPEN:
             raise Refusal(f"code_{code.state}", _ENDS[code.state])
@@ -415,10 +422,9 @@ class Transfers:
 
     def _draw(self) -> int:
         """A free number of the shortest length that has a hundred for each one given out."""
-        digits = FEWEST_DIGITS
-        while 9 * 10 ** (digits - 1) < NUMBERS_FOR_EACH * (self._lengths[digits] + 1):
-            digits += 1
-        least = 10 ** (digits - 1)
+        digits, least = FEWEST_DIGITS, LEAST
+        while 9 * least < NUMBERS_FOR_EACH * (self._lengths[digits] + 1):
+            digits, least = digits + 1, 10 * least
         while True:
             number = least + secrets.randbelow(9 * least)
             if number not in self._codes:
@@ -437,10 +443,6 @@ def _unknown() -> Refusal:
     return Refusal(
         "code_unknown", "no such code here; codes last for minutes, and end with the relay"
     )
-
-
-def _other_kind(message: str) -> Refusal:
-    return Refusal("bad_request", message)
 
 
 def _guesses_left(left: int) -> str:
