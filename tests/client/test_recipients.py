@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.client.recipients import resolve
+from airlox.client.recipients import _without_chain, resolve
 from airlox.client.shown import ParticipantInfo
 from airlox.errors import LimitError, RecipientError
 from airlox.protocol import limits
 from airlox.protocol.addressing import check_recipients
+from airlox.protocol.chain import find_place
 from airlox.protocol.keys import Role, SigningKey, fingerprint
+from airlox.protocol.view import SessionView
+from support.world import Person, Timeline, World
 
 
 def key(number: int) -> str:
@@ -159,3 +162,24 @@ def test_whatever_is_named_is_signed_as_it_should_or_refused(words: list[str]) -
     check_recipients(found)
     here = {p.participant_pub for p in PEOPLE if not p.left}
     assert set(found) <= here | {f"role:{role}" for role in Role}
+
+
+def test_a_client_that_does_not_chain_is_an_old_one() -> None:
+    """[P-ADR-2] Its newest item says so; of who posted nothing nothing is said."""
+    world, timeline = World(), Timeline()
+    view = SessionView(world.manifest, world.keyring())
+    old, new, moved, silent = (world.person(Role.SENDER, name) for name in "onms")
+
+    def chained(author: Person) -> None:
+        place = find_place(author.public, (), (), knows=True, random=bytes(range(11)))
+        view.step(timeline.post(author.say("x", item_id=place.item_id, refs=place.refs)))
+
+    for each in (old, new, moved, silent):
+        view.step(timeline.join(each))
+    for each in (old, moved):
+        view.step(timeline.post(each.say("x")))
+    for each in (new, moved):
+        chained(each)
+    keys = {each.public for each in (old, new, moved, silent)}
+    assert _without_chain(view, keys) == {old.public}
+    assert _without_chain(view, {new.public}) == set()
