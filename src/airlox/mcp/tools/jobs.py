@@ -69,7 +69,7 @@ GIVES = {
     slow=True,
 )
 def run(use: Use) -> Answer:
-    if (use["command"] is None) == (use["script"] is None):
+    if bool(use["command"]) == bool(use["script"]):
         raise UsageError(
             "a job is one command or one script", hint="give `command`, or `script`, and not both"
         )
