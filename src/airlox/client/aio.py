@@ -339,8 +339,8 @@ class AsyncSession:
     async def reject_runner(self, runner: Runner | str, reason: str | None = None) -> Runner:
         return await self._workers.run(self._session.reject_runner, runner, reason)
 
-    async def revoke(self, role: str) -> None:
-        await self._workers.run(self._session.revoke, role)
+    async def revoke(self, who: str) -> None:
+        await self._workers.run(self._session.revoke, who)
 
     async def audit(self) -> list[dict[str, Any]]:
         return await self._workers.run(self._session.audit)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -30,10 +29,10 @@ from airlox.client.shown import Delivery, ParticipantInfo, Runner
 from airlox.client.timeline import ADDRESSED_KINDS, ALL_KINDS, STANDING_KINDS
 from airlox.errors import ProtocolError, SessionClosed, UsageError
 from airlox.protocol import limits
-from airlox.protocol.cert import ClientKind, parse_join
+from airlox.protocol.cert import ClientKind
 from airlox.protocol.chain import Alarm
 from airlox.protocol.encoding import KEY_BYTES, PublicKey
-from airlox.protocol.invite import member_invite, parse_base_url, parse_invite
+from airlox.protocol.invite import parse_base_url, parse_invite
 from airlox.protocol.item import ItemRef, Kind
 from airlox.protocol.job import PythonJob, ShellJob
 from airlox.protocol.keys import MEMBER_ROLES, Role
@@ -253,16 +252,19 @@ class Session:
     def invites(self) -> dict[str, str]:
         """Invite links by role (owner only). Whoever holds a link holds its role.
 
-        A session without jobs has no use for a runner, and so no link for one.
+        A session without jobs has no use for a runner, and so no link for one. In sessions with
+        `epochs` roles that were revoked have none, and of links that were replaced the new ones are
+        here once news were fetched.
         """
         check_may(self._role, Role.OWNER, what="hand out invites")
-        invite = self._core.membership.invite
-        links = {Role.OWNER.value: invite.url()}
+        me = self._core.membership
         execute = self._core.manifest.job_limits is not None
-        for role in (role for role in MEMBER_ROLES if execute or role is not Role.RUNNER):
-            made = member_invite(invite.base_url, invite.role_seed, role, plain_http=True)
-            links[role.value] = made.url()
-        return links
+        roles = [role for role in MEMBER_ROLES if execute or role is not Role.RUNNER]
+        return {
+            role.value: me.keys.link(me.invite.base_url, role).url()
+            for role in (Role.OWNER, *roles)
+            if role in me.keys.state.role_keys
+        }
 
     def participants(self, *, sync: bool = True) -> list[ParticipantInfo]:
         """Everyone who joined, in that order. Without `sync`, as far as known here."""
@@ -428,10 +430,11 @@ class Session:
         self._core.timeline.sync(STANDING_KINDS)
         entries: dict[PublicKey, RunnerEntry] = {}
         if self._core.timeline.ended is None:
+            joined = self._core.timeline.read(lambda view: list(view.participants.values()))
+            known = {each.join.document: each.public for each in joined}
             for entry in self._core.api.runners():
-                with suppress(ProtocolError):
-                    join = parse_join(entry.signed_join, self._core.manifest)
-                    entries[join.participant_pub] = entry
+                if entry.signed_join in known:
+                    entries[known[entry.signed_join]] = entry
         return self._core.timeline.read(lambda view: shown.runners_of(view, entries))
 
     def approve_runner(self, runner: Runner | str) -> Runner:
@@ -460,16 +463,20 @@ class Session:
         self._core.api.reject(chosen.participant_pub)
         return msgspec.structs.replace(chosen, approved=False, rejected=True)
 
-    def revoke(self, role: str) -> None:
-        """Cut off everyone of a role and void its invite (owner only).
+    def revoke(self, who: str) -> None:
+        """Cut off everyone of a role and void its invite, or one participant, named by name, key or
+        fingerprint (owner only).
 
-        Whoever kept the link still holds the session key: what they copied stays readable to them.
+        With the feature `epochs` everything posted from then on is under a new key, which those
+        who were cut off do not get, even from the relay; of a participant's role the link is
+        replaced (see `invites`), and the others of the role go on. Without it a role alone can be
+        revoked, and whoever kept the link can read what a relay gives them. What they had read
+        stays readable to them in either case.
         """
-        check_may(self._role, Role.OWNER, what="revoke roles")
-        if role not in {member.value for member in MEMBER_ROLES}:
-            known = ", ".join(member.value for member in MEMBER_ROLES)
-            raise UsageError(f"{role[:40]!r} is no role to revoke", hint=f"one of {known}")
-        self._core.api.revoke(role)
+        check_may(self._role, Role.OWNER, what="revoke roles and participants")
+        from airlox.client.revoking import revoke  # rarely needed
+
+        revoke(self._core, who)
 
     def audit(self) -> list[dict[str, Any]]:
         """The trail the relay kept, oldest first (owner or observer), with the signed material.

@@ -107,7 +107,7 @@ def _features(given: Mapping[str, Any], features: Iterable[str] | None, mode: st
     chosen = {word_of(Feature, word, "feature") for word in features or ()}
     pinned = any(_PINNED.search(str(entry)) for entry in words(given.get("packages"), "packages"))
     if mode == Mode.EXECUTE and (chosen or pinned or given.get("kinds")):
-        chosen |= {Feature.LIVE, Feature.TREES}
+        chosen |= {Feature.EPOCHS, Feature.LIVE, Feature.TREES}
     if pinned:
         chosen.add(Feature.PINS)
     return sorted(chosen)
