@@ -14,7 +14,7 @@ from airlox import Session
 from airlox.client.machines import Machine, Machines
 from airlox.errors import AirloxError, JobRefused, TreeError, UsageError
 from support.machines import RelayProgram, RunnerProgram
-from support.tools import Bench, RecordingCaller
+from support.tools import Bench, RecordingCaller, Shape
 from support.trees import git
 
 WAIT_S = 60
@@ -34,8 +34,8 @@ class Place:
         self.bench = bench
         self.handle = handle
 
-    def run(self, script: str, caller: RecordingCaller | None = None, **more: Any) -> dict[str, Any]:
-        given = {"session": self.handle, "wait_s": WAIT_S, **more}
+    def run(self, script: str, caller: RecordingCaller | None = None, **more: Any) -> Shape:
+        given: Shape = {"session": self.handle, "wait_s": WAIT_S, **more}
         return self.bench.call("run", caller, script=script, **given)
 
 
@@ -127,7 +127,7 @@ def test_python_with_files_and_out_files(place: Place) -> None:
         "(out / 'deep').mkdir()\n"
         "(out / 'deep/long.txt').write_text('x' * 100_000)\n"
     )
-    given = {"code": code, "filename": "sum_up.py", "files": [sent["item"]]}
+    given: Shape = {"code": code, "filename": "sum_up.py", "files": [sent["item"]]}
     answer = place.bench.call("run_python", session=place.handle, wait_s=WAIT_S, **given)
     assert answer["exit_code"] == 0, answer
     assert answer["out_text"] == {"sum.txt": "3\n"}
@@ -174,7 +174,7 @@ def test_a_machine_is_named_and_its_session_is_nobodys_default(place: Place) -> 
 
 @pytest.fixture
 def tree(place: Place, request: pytest.FixtureRequest) -> Path:
-    folder = place.bench.work / request.node.name
+    folder: Path = place.bench.work / request.node.name
     folder.mkdir()
     (folder / "a.txt").write_text("a\n")
     (folder / "b.csv").write_text("b\n")
@@ -240,7 +240,7 @@ def test_credentials_stay_and_the_way_on_is_a_parameter(place: Place, tree: Path
         ({"script": "x" * 70_000}, ""),
     ],
 )
-def test_a_call_that_cannot_be_says_what_to_do(place: Place, given: dict[str, Any], says: str) -> None:
+def test_a_call_that_cannot_be_says_what_to_do(place: Place, given: Shape, says: str) -> None:
     with pytest.raises(AirloxError) as refusal:
         place.bench.call("run", session=place.handle, **given)
     assert says in str(refusal.value.hint)

@@ -18,6 +18,7 @@ from airlox.mcp.desk import Desk, DeskOptions
 from airlox.mcp.tool import Answer
 from airlox.mcp.tools import TOOLS
 
+Shape = dict[str, Any]
 BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
@@ -88,7 +89,7 @@ class Bench:
         jsonschema.validate(answer.structured, tool.output_schema)
         return answer
 
-    def call(self, name: str, caller: RecordingCaller | None = None, **arguments: Any) -> Any:
+    def call(self, name: str, caller: RecordingCaller | None = None, **arguments: Any) -> Shape:
         """The structured part of an answer."""
         return self.answer(name, caller, **arguments).structured
 
