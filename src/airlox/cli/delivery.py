@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = {"delivery": "airlox delivery --last 5"}
 HEAD = ("ITEM", "SENT", "KIND", "TO", "FETCHED BY", "WAITING FOR")
-_LAST = 20
+LAST = 20
 _SHOWN_NAMES = 8
 """Names in one cell; `--json` has all of them."""
 
@@ -25,9 +25,9 @@ def add_arguments(parser: Parser, command: str) -> bool:
     parser.add_argument(
         "--last",
         type=options.count,
-        default=_LAST,
+        default=LAST,
         metavar="N",
-        help=f"the newest N items you sent, at most 100 [{_LAST}]",
+        help=f"the newest N items you sent, at most 100 [{LAST}]",
     )
     options.add_invite_flags(parser)
     return True
