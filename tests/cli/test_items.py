@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airlox.cli import items, shapes
+from airlox.protocol.addressing import encode_recipients
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import (
@@ -25,6 +26,8 @@ from airlox.protocol.keys import Role
 from airlox.protocol.payload import File, JobCancel, Meta, RunnerApprove, RunnerReject, Text
 from airlox.protocol.view import Event, Item, ItemStatus, SessionView
 from support.world import Person, World
+
+from .test_output import Spoken
 
 COMMON = {
     *("author", "author_name", "author_role", "created_at_ms", "id", "kind", "ref", "seq"),
@@ -141,6 +144,25 @@ class TestShapes:
         cancel = shapes.item(arrive(Role.SENDER, JobCancel(job=REF)))
         assert set(cancel["meta"]) == {"event", "job", "type"}
 
+    def test_whom_it_is_for_is_there_where_it_says_so(self, arrive: Arrive, world: World) -> None:
+        key = world.person(Role.SENDER).public
+        to = encode_recipients([key, "role:owner"])
+        shape = shapes.item(arrive(Role.SENDER, Text(text="hi", to=to, reply_to=REF.id)))
+        assert set(shape) == COMMON | {"reply_to", "text", "to"}
+        assert (shape["to"], shape["reply_to"]) == (list(to), REF.id)
+
+    def test_why_it_is_for_us(self, world: World) -> None:
+        me = world.person(Role.SENDER, "me")
+        owner = world.person(Role.OWNER)
+        view = SessionView(world.manifest, world.keyring(), me.public)
+        for seq, person in enumerate((me, owner)):
+            view.step(Event(seq, "participant", {"signed_join": person.join}))
+        sealed = owner.say("all of you")
+        view.step(Event(2, "item", {"envelope": sealed.envelope}))
+        shape = shapes.item(view.open(ItemId(sealed.ref.id), sealed.blob))
+        assert set(shape) == COMMON | {"for_me", "text"}
+        assert shape["for_me"] == ["everyone"]
+
     def test_what_cannot_be_had(self, world: World) -> None:
         view = SessionView(world.manifest, world.keyring())
         sealed = world.person(Role.SENDER).say("hi")
@@ -161,6 +183,31 @@ class TestText:
         assert lines[0].startswith(lines[0].lstrip())
         assert all(line.startswith("    ") for line in lines[1:])
         assert len(lines) == 6
+
+    def test_whom_it_is_for(self, arrive: Arrive, world: World) -> None:
+        key, other = world.person(Role.SENDER).public, world.person(Role.SENDER).public
+        to = encode_recipients([key, other, "role:owner"])
+        shape = shapes.item(arrive(Role.SENDER, Text(text="hi", to=to, reply_to=REF.id)))
+        named = items.address_text(shape, {key: "coder"})
+        words = named.removeprefix(" → ").removesuffix(f" ↩ {REF.id}").split(", ")
+        assert set(words) == {"coder", other, "role:owner"}
+        assert f"text{named}  [" in items.item_text(shape, {key: "coder"})
+        assert items.address_text({}, {}) == ""
+
+    @pytest.mark.parametrize(
+        "name", ["\x1b]0;owned\x07", "a\nb (owner)  text", "\u202eevil", "a\rb"]
+    )
+    def test_a_name_that_acts_on_a_terminal_is_shown(
+        self, name: str, arrive: Arrive, world: World
+    ) -> None:
+        """Joins with such names are refused; were one to come through, it would still be text."""
+        key = world.person(Role.SENDER).public
+        shape = shapes.item(arrive(Role.SENDER, Text(text="hi", to=(key,))))
+        spoken = Spoken()
+        spoken.voice.say(items.item_text(shape, {key: name}))
+        head, text = spoken.out.text.split("\n")[:-1]
+        assert head.isprintable()
+        assert text == "    hi"
 
     def test_long_text_is_cut(self, arrive: Arrive) -> None:
         text = "\n".join(str(number) for number in range(100))
