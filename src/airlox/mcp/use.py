@@ -33,7 +33,9 @@ NEXT: Final = {
     "bad_input": "list_items gives the ids of files; send_file sends one",
     "connection_lost": "make the call again in a while; if it stays away, tell the user",
     "cut_off": "tell the user; join_session with a new link goes on",
+    "cancelled": "nobody waits for an answer any more",
     "file_type": "send_file takes .py .md .zip .png .jpg .webp: pack other files into a .zip",
+    "limit": "send less at once: a long text can go as a .md file with send_file",
     "needs_full_session": "create_session with execute and shell",
     "no_jobs": "create_session with execute makes one that takes jobs",
     "no_machine": "ask the user for its name, or to run: airlox machine add NAME",
@@ -49,6 +51,16 @@ NEXT: Final = {
     "tree_root": "give tree_dir the folder of a project",
 }
 """The next call after an error, where the client's own hint is meant for the command line."""
+
+GENERAL: Final = "mend the call and make it again; session_info shows what the session allows"
+"""Where there is no other hint."""
+SAID_HERE: Final = {
+    "`airlox session info`": "session_info",
+    "airlox session invites": "get_invites",
+    "--tree-exclude": "tree_exclude",
+    "--fresh": "fresh",
+}
+"""What the command line calls it, and what the tools do."""
 
 HIDDEN: Final = "[an owner's key]"
 
@@ -99,9 +111,11 @@ class Use:
 
     def advised(self, error: AirloxError) -> AirloxError:
         """An error with the next call as its hint, and without secrets."""
-        error.hint = NEXT.get(error.code, error.hint)
+        hint = NEXT.get(error.code) or error.hint or GENERAL
+        for there, here in SAID_HERE.items():
+            hint = hint.replace(there, here)
         error.message = self._clean(error.message)
-        error.hint = self._clean(error.hint)
+        error.hint = self._clean(hint)
         error.args = (error.message,)
         return error
 
