@@ -54,7 +54,7 @@ class Desk:
 
     def start(self, from_byte: int) -> None:
         """Begin to read anew, from a byte on."""
-        self.follower = Follower(*self._of, Deadline.after(5), from_byte)
+        self.follower = Follower(*self._of, Deadline.after(60), from_byte)
 
     def writer(self, person: Person | None = None) -> LiveWriter:
         return LiveWriter(

@@ -136,7 +136,7 @@ def test_a_post_waits_as_long_as_the_relay_says_but_not_beyond_its_time(tmp_path
     desk.say("waits")
     assert desk.relay.waits == [3]
     with pytest.raises(RelayError):
-        desk.outbox.post(desk.outbox.seal(Text(text="hurry")), timeout_s=1)
+        desk.outbox.post(desk.outbox.seal(Text(text="hurry")), timeout_s=2)
     assert desk.relay.waits == [3]
 
 

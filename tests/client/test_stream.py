@@ -348,16 +348,19 @@ def test_a_stream_that_shows_itself_ends_the_asking(news: News) -> None:
         reader.close()
 
 
-def test_a_stream_that_begins_is_never_asked_beside(news: News) -> None:
+def test_a_stream_that_begins_is_never_asked_beside(
+    news: News, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def script(peer: Peer) -> None:
         peer.read()
         peer.start_stream()
         peer.chunk(comment("open"))
         peer.gone()
 
+    monkeypatch.setattr(stream_module, "FIRST_BYTE_S", 2.0)  # in which it must begin
     with Scripted(script) as server:
         reader = Reader(server, news)
-        assert reader.next(0.4) is None
+        assert reader.next(2.5) is None
         assert not news.asked.is_set()
         reader.close()
 

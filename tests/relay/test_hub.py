@@ -38,7 +38,7 @@ def ids(chunk: bytes) -> list[int]:
 
 
 async def soon(task: asyncio.Task[bytes]) -> bytes:
-    return await asyncio.wait_for(task, 5)
+    return await asyncio.wait_for(task, 60)
 
 
 async def test_a_feed_gives_each_event_once_from_its_cursor() -> None:

@@ -57,21 +57,33 @@ class Runner:
         for place in (work, out, home):
             place.mkdir(exist_ok=True)
             os.chown(place, *(self.sandbox.owner() or (0, 0)))
-        limits = fields.pop("limits", Limits(timeout_s=20, memory_bytes=256 * MIB))
+        limits = fields.pop("limits", Limits(timeout_s=60, memory_bytes=256 * MIB))
         return Plan(argv, (), "/work", work, out, home, limits, **fields)
 
-    def run(self, *argv: str, cancel_after_s: float | None = None, **fields: Any) -> Outcome:
+    def run(
+        self,
+        *argv: str,
+        cancel_after_s: float | None = None,
+        cancel_on: bytes | None = None,
+        **fields: Any,
+    ) -> Outcome:
         plan = self.plan(*argv, **fields)
 
         async def go() -> Outcome:
             cancel = asyncio.Event()
             if cancel_after_s is not None:
                 asyncio.get_running_loop().call_later(cancel_after_s, cancel.set)
-            return await self.sandbox.run(plan, on_output=self._hear, cancel=cancel)
+
+            def hear(stream: int, chunk: bytes) -> None:
+                self.hear(stream, chunk)
+                if cancel_on is not None and cancel_on in self.said:
+                    cancel.set()
+
+            return await self.sandbox.run(plan, on_output=hear, cancel=cancel)
 
         return asyncio.run(go())
 
-    def _hear(self, stream: int, chunk: bytes) -> None:
+    def hear(self, stream: int, chunk: bytes) -> None:
         self.said += chunk
 
 
@@ -132,21 +144,22 @@ class TestEnds:
         assert _groups() == []
 
     def test_term_reaches_every_process(self, runner: Runner) -> None:
-        child = "trap 'echo child; exit' TERM; sleep 1000 & wait"
-        script = f"trap '' TERM; (trap - TERM; {child}) & sleep 0.3; echo begun; wait; sleep 1000"
-        limits = Limits(timeout_s=2, memory_bytes=256 * MIB, grace_s=1)
-        outcome = runner.run("/bin/sh", "-c", script, limits=limits)
-        assert outcome.cause is Cause.TIME_OUT
+        child = "trap 'echo child; exit' TERM; sleep 1000 & echo begun; wait"
+        script = f"trap '' TERM; (trap - TERM; {child}) & wait; sleep 1000"
+        limits = Limits(timeout_s=60, memory_bytes=256 * MIB, grace_s=3)
+        outcome = runner.run("/bin/sh", "-c", script, cancel_on=b"begun", limits=limits)
+        assert outcome.cause is Cause.CANCELLED
         assert bytes(runner.said) == b"begun\nchild\n"
 
     def test_term_comes_once(self, runner: Runner) -> None:
         code = (
             "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {15})\n"
+            "print('ready', flush=True)\n"
             "while signal.sigwait({15}): print('term', flush=True)"
         )
-        limits = Limits(timeout_s=2, memory_bytes=256 * MIB, grace_s=1)
-        runner.run("/usr/bin/python3", "-c", code, limits=limits)
-        assert bytes(runner.said) == b"term\n"
+        limits = Limits(timeout_s=60, memory_bytes=256 * MIB, grace_s=3)
+        runner.run("/usr/bin/python3", "-c", code, cancel_on=b"ready", limits=limits)
+        assert bytes(runner.said) == b"ready\nterm\n"
 
     def test_a_grandchild_without_memory(self, runner: Runner) -> None:
         code = (
@@ -172,7 +185,7 @@ class TestEnds:
 
         async def go() -> list[Outcome]:
             runs = [
-                runner.sandbox.run(plan, on_output=runner._hear, cancel=asyncio.Event())
+                runner.sandbox.run(plan, on_output=runner.hear, cancel=asyncio.Event())
                 for plan in plans
             ]
             return await asyncio.gather(*runs)
