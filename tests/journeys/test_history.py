@@ -106,6 +106,9 @@ def test_a_handle_whose_job_is_forgotten(people: People, live: RelayThread, cloc
         with pytest.raises(UsageError) as caught:
             other.result()
         assert caught.value.code == "forgotten"
+        with pytest.raises(UsageError) as late:
+            owner.send_text("what was that?", reply_to=job.id)
+        assert late.value.code == "forgotten"
 
 
 def test_input_files_go_with_their_jobs(people: People, live: RelayThread, clock: Clock) -> None:

@@ -79,6 +79,7 @@ class _Printer:
         self._folder = folder
         self._voice = voice
         self._only_mine = only_mine
+        self._names: dict[str, str] = {}
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
 
@@ -112,12 +113,12 @@ class _Printer:
 
     def _names_of(self, shape: Shape) -> dict[str, str]:
         """Names of those an item is addressed to, by key; ourselves as `you`."""
-        if "to" not in shape:
-            return {}
-        people = self._session.participants(sync=False)
-        return {p.participant_pub: p.display_name for p in people} | {
-            self._session.participant_pub: "you"
-        }
+        keys = {word for word in shape.get("to", ()) if not word.startswith("role:")}
+        if not self._names.keys() >= keys:
+            people = self._session.participants(sync=False)
+            self._names = {p.participant_pub: p.display_name for p in people}
+            self._names[self._session.participant_pub] = "you"
+        return self._names
 
 
 def save(folder: str, item: Item) -> str:

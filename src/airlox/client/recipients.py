@@ -148,10 +148,14 @@ def _item_id(reply_to: ReplyTo) -> str:
 
 
 def _check_reply(core: Core, item: str) -> None:
-    """Raises UsageError unless `item` is one of this session that readers take."""
-    forgotten = core.timeline.forgotten(item)
-    if forgotten is not None:
-        raise forgotten
+    """Raises UsageError unless `item` is one of this session that readers take.
+
+    One that the relay may have forgotten is refused too: it cannot be told from a slip of the pen.
+    """
+    if not core.timeline.knows(ItemId(item)):
+        forgotten = core.timeline.forgotten(item)  # which brings in what was put aside
+        if forgotten is not None:
+            raise forgotten
     record = core.timeline.read(lambda view: view.records.get(ItemId(item)))
     if record is None or record.status is ItemStatus.REFUSED:
         what = "was refused here" if record is not None else "is not in this session"
