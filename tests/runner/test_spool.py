@@ -9,6 +9,7 @@ import pytest
 
 from airlox import safefs
 from airlox.errors import ConnectionLost, RelayError, SessionClosed, StorageError
+from airlox.protocol.digest import hash_of
 from airlox.protocol.encoding import ItemId, b64u_encode
 from airlox.protocol.item import ItemRef, SealedItem, parse_frame
 from airlox.runner.spool import Parcel, Spool, Started
@@ -47,6 +48,7 @@ class Relay:
         self.refuses: dict[str, list[Exception]] = {}
         self.pauses = 0
         self.patience = 1000
+        self.keeps_epoch = False
         self.gave_up: list[str] = []
 
     def post(self, frame: bytes) -> None:
@@ -60,6 +62,15 @@ class Relay:
         self.pauses += 1
         return self.pauses < self.patience
 
+    def renew(self, frame: bytes, renewed: dict[str, ItemRef], refused: RelayError) -> SealedItem:
+        """The same words, marked as sealed anew, and with how many such files it may name."""
+        if self.keeps_epoch:
+            raise refused
+        document, blob = parse_frame(frame)
+        text = f"{document} again, knows {len(renewed)}"
+        named = ItemRef(blob_sha256=hash_of(text.encode()), id=identifier(len(self.got)))
+        return SealedItem(text, blob, named)
+
     def hear(self, job: ItemId, why: str) -> None:
         self.gave_up.append(why)
 
@@ -70,7 +81,7 @@ def relay() -> Relay:
 
 
 def spool_in(folder: Path, relay: Relay) -> Spool:
-    return Spool(folder, relay.post, relay.pause)
+    return Spool(folder, relay.post, relay.pause, relay.renew)
 
 
 def test_files_go_before_their_result_and_the_oldest_first(tmp_path: Path, relay: Relay) -> None:
@@ -82,6 +93,62 @@ def test_files_go_before_their_result_and_the_oldest_first(tmp_path: Path, relay
     assert relay.got == ["file-a", "file-b", "result 1", "result 2"]
     assert spool.is_empty()
     assert list((tmp_path / "spool").iterdir()) == []
+
+
+def old_epoch() -> RelayError:
+    return RelayError(409, "old_epoch", "x")
+
+
+class TestAnEpochThatEnded:
+    """What was sealed before a revocation is not lost: it goes out under the new key."""
+
+    @pytest.mark.parametrize("on_disk", [True, False])
+    def test_files_and_then_the_result_that_names_them(
+        self, tmp_path: Path, relay: Relay, on_disk: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spool = spool_in(tmp_path, relay)
+        if not on_disk:
+            monkeypatch.setattr(spool, "_store", _no_room)
+        assert spool.add(parcel(1, "file-a", "file-b")) is on_disk
+        relay.refuses = {"file-b": [old_epoch()], "result": [old_epoch()]}
+        spool.post_all(relay.hear)
+        assert relay.got == ["file-a", "file-b again, knows 0", "result 1 again, knows 1"]
+        assert spool.is_empty()
+
+    def test_two_in_a_row(self, tmp_path: Path, relay: Relay) -> None:
+        spool = spool_in(tmp_path, relay)
+        spool.add(parcel(1))
+        relay.refuses = {"result": [old_epoch(), old_epoch()]}
+        spool.post_all(relay.hear)
+        assert relay.got == ["result 1 again, knows 0 again, knows 1"]
+
+    def test_a_restart_remembers_what_files_are_named_by(
+        self, tmp_path: Path, relay: Relay
+    ) -> None:
+        first = spool_in(tmp_path, relay)
+        first.add(parcel(1, "file-a"))
+        relay.refuses = {"file-a": [old_epoch()], "result": [ConnectionLost("gone")] * 5}
+        relay.patience = 3
+        with pytest.raises(ConnectionLost):
+            first.post_all(relay.hear)
+        relay.refuses = {"result": [old_epoch()]}
+        relay.patience = 1000
+        spool_in(tmp_path, relay).post_all(relay.hear)
+        assert relay.got == ["file-a again, knows 0", "result 1 again, knows 1"]
+
+    def test_a_relay_that_shows_no_newer_one_gets_it_no_more(
+        self, tmp_path: Path, relay: Relay
+    ) -> None:
+        spool = spool_in(tmp_path, relay)
+        spool.add(parcel(1))
+        relay.keeps_epoch, relay.refuses = True, {"result": [old_epoch()]}
+        spool.post_all(relay.hear)
+        assert relay.got == []
+        assert relay.gave_up == ['relay answered 409 old_epoch: "x"']
+
+
+def _no_room(_: Parcel) -> None:
+    raise StorageError("no room")
 
 
 def test_it_is_on_the_disk_and_private(tmp_path: Path, relay: Relay) -> None:

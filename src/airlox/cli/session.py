@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
-from airlox.cli import opening, options
+from airlox.cli import handover, opening, options
 from airlox.cli.output import path_text, span_text, time_text
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 TYPES = ("text", "py", "md", "zip", "image")
 KINDS = ("python", "shell")
-FEATURES = ("history", "live", "pins", "pull", "queue", "trees")
+FEATURES = ("epochs", "history", "live", "pins", "pull", "queue", "trees")
 MEMBER_ROLES = ("sender", "observer", "runner")
 
 _DEFAULT_TTL_S = 3600
@@ -58,6 +59,7 @@ def add_arguments(parser: Parser, command: str) -> bool:
     ):
         leaf = actions.add(name, summary, details=details, example=example)
         options.add_invite_flags(leaf)
+    _add_code(actions)
     _add_revoke(actions)
     _add_audit(actions)
     return False
@@ -142,14 +144,34 @@ def _add_job_flags(parser: Parser) -> None:
     )
 
 
+def _add_code(actions: options.Actions) -> None:
+    parser = actions.add(
+        "code",
+        "Hand a role's link over by a one-time code",
+        details="Needs the owner's link. The code is good once, for ten minutes and three wrong "
+        "guesses. With --wait it has two words, and the relay cannot guess it; without, six.",
+        example="airlox session code runner --wait --invite-file owner.link",
+    )
+    roles = handover.ROLES
+    parser.add_argument("role", choices=roles, metavar="ROLE", help=", ".join(roles))
+    handover.add_flags(parser)
+    options.add_invite_flags(parser)
+
+
 def _add_revoke(actions: options.Actions) -> None:
     parser = actions.add(
         "revoke",
-        "Cut off everyone of a role and void its link",
-        details="Needs the owner's link. What they have read they keep.",
+        "Cut off everyone of a role and void its link, or one participant",
+        details="Needs the owner's link. In sessions with the feature epochs what is posted from "
+        "then on is under a key that they do not get; others of a participant's role go on, and "
+        "airlox session invites prints the role's new link. What they have read they keep.",
         example="airlox session revoke sender --invite-file owner.link",
     )
-    parser.add_argument("role", choices=MEMBER_ROLES, metavar="ROLE", help=", ".join(MEMBER_ROLES))
+    parser.add_argument(
+        "who",
+        metavar="WHO",
+        help=f"a role ({', '.join(MEMBER_ROLES)}), or a participant's name, key or fingerprint",
+    )
     options.add_invite_flags(parser)
 
 
@@ -171,6 +193,7 @@ def run(args: Namespace, voice: Voice) -> int:
         "info": _info,
         "invites": _invites,
         "close": _close,
+        "code": _code,
         "revoke": _revoke,
         "audit": _audit,
     }
@@ -359,7 +382,12 @@ def _info(args: Namespace, voice: Voice) -> None:
 
 
 def _invites(args: Namespace, voice: Voice) -> None:
+    from airlox.errors import ConnectionLost
+
     with opening.open_session(args, voice) as session:
+        if "epochs" in session.manifest.features:
+            with suppress(ConnectionLost):  # a link can be told without the relay
+                session.sync()  # another device may have replaced one
         links = session.invites
         if voice.json:
             voice.document(
@@ -374,6 +402,11 @@ def _invites(args: Namespace, voice: Voice) -> None:
             voice.say(f"{role:<9} {link}")
 
 
+def _code(args: Namespace, voice: Voice) -> None:
+    with opening.open_session(args, voice) as session:
+        handover.hand_over(args, session, args.role, voice)
+
+
 def _close(args: Namespace, voice: Voice) -> None:
     with opening.open_session(args, voice) as session:
         session.close()
@@ -385,11 +418,26 @@ def _close(args: Namespace, voice: Voice) -> None:
 
 def _revoke(args: Namespace, voice: Voice) -> None:
     with opening.open_session(args, voice) as session:
-        session.revoke(args.role)
+        before = session.invites
+        session.revoke(args.who)
+        links = session.invites
+        replaced = [role for role, link in links.items() if link != before.get(role)]
+        if "sender" in replaced:
+            _keep_link(args, session.session_id, links["sender"])
         if voice.json:
-            voice.document({"revoked": args.role})
-        else:
-            voice.say(f"revoked {args.role}")
+            voice.document({"revoked": args.who} | ({"replaced": replaced} if replaced else {}))
+            return
+        voice.say(f"revoked {args.who}")
+        for role in replaced:
+            voice.note(f"the {role} link was replaced: airlox session invites prints the new one")
+
+
+def _keep_link(args: Namespace, session_id: str, link: str) -> None:
+    """What sends to a machine of the session from here goes on with the new link."""
+    known = opening.machines(args)
+    for machine in known.all():
+        if machine.session_id == session_id:
+            known.update(machine.name, sender_invite=link)
 
 
 def _audit(args: Namespace, voice: Voice) -> None:

@@ -184,6 +184,12 @@ class Outbox:
             raise refused
         return reseal(self._membership, sealed, renewed)
 
+    def renew_frame(self, frame: bytes, renewed: Renewed, refused: RelayError) -> SealedItem:
+        """`renew` for callers of `post_frame`."""
+        document, blob = parse_frame(frame)
+        ref = ItemRef(blob_sha256=hash_of(blob), id=parse_envelope(document).id)
+        return self.renew(SealedItem(document, blob, ref), renewed, refused)
+
     def _in_current_epoch(
         self,
         sealed: SealedItem,

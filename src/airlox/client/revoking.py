@@ -43,7 +43,8 @@ def revoke(core: Core, who: str) -> None:
         raise UsageError(
             "one participant can be cut off only in a session with the feature epochs",
             code="needs_epochs",
-            hint="revoke the whole role, reject a runner, or make a session with --features epochs",
+            hint=f"revoke a whole role ({', '.join(MEMBER_ROLES)}), reject a runner, or make a "
+            "session with --features epochs",
         )
     else:
         core.api.revoke(role)

@@ -18,9 +18,14 @@ from airlox.relay.state import Session
 
 
 def check_epoch(session: Session, number: int, what: str) -> None:
-    """Raises Refusal for what was sealed in another epoch than the one that there is, or that is
-    about to begin."""
-    current = session.epochs.number if session.next_epoch is None else session.next_epoch
+    """Raises Refusal for what was sealed in another epoch than the one that there is.
+
+    While one is about to begin nothing is taken: whoever was refused as too late could not learn of
+    it yet.
+    """
+    current = session.epochs.number
+    if session.next_epoch is not None:
+        raise Refusal("busy", "an epoch of the session begins", retry_s=1)
     if number < current:
         raise Refusal("old_epoch", f"{what} is of epoch {number}, and epoch {current} has begun")
     if number > current:

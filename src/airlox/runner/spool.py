@@ -2,6 +2,7 @@
 
     <state>/spool/<number>-<job>/
         010-<item id> …   frames of out files
+        020-<item id> …   references of out files that were sealed anew on their way
         500-<item id>     the frame of the result
         900-<item id>     the result without its out files, for when the relay refuses one
     <state>/started/<job> what is needed to report a job that was lost with the runner
@@ -13,6 +14,8 @@ Rules
 - A result goes out only after its out files; an out file the relay will never take, or has no room
   for, makes the result go without any, since a reader waits for every file that a result names.
 - When the disk is full the frames stay in memory: they then survive no restart, but are not lost.
+- What was sealed in an epoch that has ended is sealed anew, with the same id. The reference that
+  an out file has from then on is noted before it is posted: its result names it by that.
 - What a disk that became read-only does not let go is posted once, and again at the next start.
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +33,7 @@ from typing import Final
 import msgspec
 
 from airlox import safefs
+from airlox.client.outbox import OLD_EPOCH
 from airlox.errors import AirloxError, RelayError, SessionClosed, StorageError
 from airlox.protocol import canonical, limits
 from airlox.protocol.encoding import ItemId, parse_item_id
@@ -38,7 +43,8 @@ from airlox.sandbox.collect import remove_tree
 
 FRAME_BYTES: Final = limits.ITEM_BYTES + limits.ENVELOPE_BYTES + limits.META_BYTES
 STARTED_BYTES: Final = 16 * limits.KIB
-_FILE, _RESULT, _BARE = "010", "500", "900"
+_FILE, _NAMED, _RESULT, _BARE = "010", "020", "500", "900"
+_REF_BYTES: Final = 1024
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -63,16 +69,22 @@ class Parcel:
 
 
 Post = Callable[[bytes], None]
+Renewed = dict[str, ItemRef]
+"""Items that were sealed anew, by their ids: as they are named from then on."""
+Renew = Callable[[bytes, Renewed, RelayError], SealedItem]
+"""A frame that the relay refused for its epoch, sealed anew; raises the refusal where that does not
+help."""
 
 
 class Spool:
     """What one runner has still to post. Safe to share between threads."""
 
-    def __init__(self, folder: Path, post: Post, pause: Pause) -> None:
+    def __init__(self, folder: Path, post: Post, pause: Pause, renew: Renew) -> None:
         self._spool = folder / "spool"
         self._started = folder / "started"
         self._post = post
         self._pause = pause
+        self._renew = renew
         self.on_added: Callable[[], None] = _nobody
         """Told, from any thread, when there is something to post."""
         self.on_settled: Callable[[ItemId], None] = _nobody_of
@@ -80,6 +92,8 @@ class Spool:
         self._lock = threading.Lock()
         self._next = 0
         self._in_memory: list[Parcel] = []
+        self._renewed: dict[ItemId, Renewed] = {}
+        """Of the parcels in memory."""
         self._stuck: set[str] = set()
         for made in (self._spool, self._started):
             safefs.make_private_dir(made)
@@ -145,6 +159,7 @@ class Spool:
             if isinstance(parcel, Parcel):
                 with self._lock:
                     self._in_memory.remove(parcel)
+                self._renewed.pop(job, None)
                 self.end(job)
             elif not _let_go(parcel):
                 self._stuck.add(parcel.name)
@@ -158,13 +173,14 @@ class Spool:
             return self._in_memory[0] if self._in_memory else None
 
     def _post_parcel(self, parcel: Parcel) -> None:
+        renewed = self._renewed.setdefault(parcel.job, {})
+        result = parcel.result
         try:
             for item in parcel.files:
-                self._deliver(item.frame(), may_find_room())
+                self._deliver(item.frame(), renewed, passes=may_find_room())
         except RelayError:
-            self._deliver(parcel.bare.frame())
-        else:
-            self._deliver(parcel.result.frame())
+            result = parcel.bare
+        self._deliver(result.frame(), renewed)
 
     def _post_folder(self, folder: Path) -> None:
         frames = sorted(folder.iterdir())
@@ -173,27 +189,48 @@ class Spool:
             next((path for path in frames if path.name.startswith(kind)), None)
             for kind in (_RESULT, _BARE)
         )
+        renewed = _read_renewed(frames)
+        note = partial(_note_renewed, folder)
         try:
             for path in files:
-                self._deliver(_read_frame(path), may_find_room())
+                self._deliver(_read_frame(path), renewed, passes=may_find_room(), note=note)
                 _let_go(path)
         except RelayError:
             result = bare
         if result is not None:
-            self._deliver(_read_frame(result))
+            self._deliver(_read_frame(result), renewed)
 
-    def _deliver(self, frame: bytes, passes: Callable[[AirloxError], bool] = may_pass) -> None:
-        """Post one frame until the relay has it. Raises RelayError when it never will."""
+    def _deliver(
+        self,
+        frame: bytes,
+        renewed: Renewed,
+        *,
+        passes: Callable[[AirloxError], bool] = may_pass,
+        note: Callable[[ItemRef], None] = lambda ref: None,
+    ) -> None:
+        """Post one frame until the relay has it; sealed anew, which `note` is told of before,
+        whenever an epoch began meanwhile. Raises RelayError when the relay never will have it."""
+        while (refused := self._refused(frame, passes)) is not None:
+            sealed = patiently(partial(self._renew, frame, renewed, refused), self._pause)
+            renewed[sealed.ref.id] = sealed.ref
+            note(sealed.ref)
+            frame = sealed.frame()
+
+    def _refused(self, frame: bytes, passes: Callable[[AirloxError], bool]) -> RelayError | None:
+        """Post one frame; None when the relay has it, else its refusal for the frame's epoch."""
         try:
             patiently(partial(self._post, frame), self._pause, passes=passes)
         except RelayError as error:
+            if error.code == OLD_EPOCH:
+                return error
             if error.code == "duplicate":
-                return
+                return None
             if error.status in (401, 404, 410):
                 raise SessionClosed(
                     "the session has ended, or this runner was cut off", code="session_gone"
                 ) from error
             raise
+        return None
 
     # ── the folder ──────────────────────────────────────────────────────────────────────────
 
@@ -252,6 +289,23 @@ def _read_started(path: Path) -> Started | None:
 
 def _read_frame(path: Path) -> bytes:
     return safefs.read_bounded(path, FRAME_BYTES)
+
+
+def _note_renewed(folder: Path, ref: ItemRef) -> None:
+    """Left undone, on a full disk say, it matters only if the runner dies before the result is
+    out."""
+    with suppress(StorageError):
+        safefs.write_private(folder / f"{_NAMED}-{ref.id}", canonical.encode(ref))
+
+
+def _read_renewed(frames: list[Path]) -> Renewed:
+    """What out files of a parcel are named by that were sealed anew."""
+    notes = (path for path in frames if path.name.startswith(_NAMED))
+    found = [
+        canonical.decode(safefs.read_bounded(path, _REF_BYTES), ItemRef, "reference")
+        for path in notes
+    ]
+    return {ref.id: ref for ref in found}
 
 
 def _job_of(parcel: Path) -> ItemId:

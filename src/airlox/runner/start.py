@@ -124,7 +124,7 @@ def _prepare(
         state=state,
         workspaces=workspaces,
         python=python,
-        spool=Spool(folder, link.outbox.post_frame, link.api.pause),
+        spool=Spool(folder, link.outbox.post_frame, link.api.pause, link.outbox.renew_frame),
         threads=Threads(slots),
         redactions=_redactions(options),
     )
