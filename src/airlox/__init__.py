@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airlox.client.progress import Progress
     from airlox.client.session import Session
     from airlox.client.shown import Delivery, ParticipantInfo, Runner
+    from airlox.client.transfer import TransferOffer, redeem
     from airlox.errors import (
         AirloxError,
         ConnectionLost,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         SessionClosed,
         SignatureError,
         StorageError,
+        TransferError,
         TreeError,
         UsageError,
         ValidationError,
@@ -69,10 +71,13 @@ __all__ = [
     "SessionClosed",
     "SignatureError",
     "StorageError",
+    "TransferError",
+    "TransferOffer",
     "TreeError",
     "UsageError",
     "ValidationError",
     "WaitTimeout",
+    "redeem",
     "verify_audit",
 ]
 
@@ -90,6 +95,8 @@ _HOMES = {
     "Result": "airlox.client.jobs",
     "Runner": "airlox.client.shown",
     "Session": "airlox.client.session",
+    "TransferOffer": "airlox.client.transfer",
+    "redeem": "airlox.client.transfer",
     "verify_audit": "airlox.protocol.audit",
 }
 """Where each public name lives; what is not listed is an error class."""

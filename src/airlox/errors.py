@@ -159,8 +159,9 @@ class TransferError(AirloxError):
 
     At either end: `code_expired`, `code_used`, `code_void` (three wrong guesses), `code_cancelled`,
     `code_gone` (the relay lost it), `not_compared` (somebody said the verifiers differ). At the
-    receiver: `code_mistyped`, `code_unknown`, `code_wrong` (other words), `code_busy`,
-    `wrong_role`, `too_many_guesses`. At the sender: `not_received`.
+    receiver: `code_unknown`, `code_wrong` (other words), `code_busy`, `try_over`, `wrong_role`,
+    `too_many_guesses`; a code that cannot be read is a ValidationError `code_mistyped`. At the
+    sender: `not_received`.
     `retry_after_s` is after how many seconds another try is taken, where the relay says that.
     """
 

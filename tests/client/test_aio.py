@@ -20,6 +20,7 @@ INNER = {
 }
 """What a job offers to its follower and to the command line, not to callers."""
 DIFFERENT = {"Job": "AsyncJob", "list[Job]": "list[AsyncJob]", "ItemStream": "AsyncIterator[Item]"}
+DIFFERENT["TransferOffer"] = "AsyncTransferOffer"
 
 
 def public(cls: type, leave_out: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from airlox.client.options import JobOptions
+    from airlox.client.transfer import OnGuess, TransferOffer, Verify
 
 WORKERS: Final = 32
 """Most calls of one session at a time; more wait for their turn."""
@@ -132,6 +133,52 @@ class AsyncJob:
 
     def close(self) -> None:
         self._job.close()
+
+
+class AsyncTransferOffer:
+    """`TransferOffer` for asyncio."""
+
+    def __init__(self, offer: TransferOffer, workers: _Workers) -> None:
+        """For `AsyncSession`."""
+        self._offer = offer
+        self._workers = workers
+
+    def __repr__(self) -> str:
+        return repr(self._offer)
+
+    @property
+    def code(self) -> str:
+        return self._offer.code
+
+    @property
+    def parked(self) -> bool:
+        return self._offer.parked
+
+    @property
+    def role(self) -> str:
+        return self._offer.role
+
+    @property
+    def expires_in_s(self) -> float:
+        return self._offer.expires_in_s
+
+    @property
+    def guesses_left(self) -> int:
+        return self._offer.guesses_left
+
+    async def wait(self, timeout: float | None = None) -> None:
+        waiter = self._offer.waiter(timeout)
+        try:
+            await self._workers.run(self._offer.wait_with, waiter)
+        except asyncio.CancelledError:
+            waiter.close()
+            raise
+
+    async def cancel(self) -> None:
+        await self._workers.run(self._offer.cancel)
+
+    def close(self) -> None:
+        self._offer.close()
 
 
 class AsyncSession:
@@ -274,6 +321,19 @@ class AsyncSession:
     @property
     def warnings(self) -> Sequence[str]:
         return self._session.warnings
+
+    async def transfer_code(
+        self,
+        role: str,
+        *,
+        park: bool = False,
+        verify: Verify | None = None,
+        on_guess: OnGuess | None = None,
+    ) -> AsyncTransferOffer:
+        offer = await self._workers.run(
+            self._session.transfer_code, role, park=park, verify=verify, on_guess=on_guess
+        )
+        return AsyncTransferOffer(offer, self._workers)
 
     async def participants(self, *, sync: bool = True) -> list[ParticipantInfo]:
         return await self._workers.run(self._session.participants, sync=sync)

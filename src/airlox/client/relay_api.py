@@ -466,6 +466,11 @@ class RelayApi:
 
     # -- how a call is made ------------------------------------------------------------------
 
+    def repeat(self, method: str, path: str, body: bytes = b"", *, auth: bool = True) -> Answer:
+        """A call that changes nothing when it is made again, for the chapters of the wire whose
+        calls have a module of their own. Raises RelayError, ConnectionLost."""
+        return self._repeat(method, path, body, auth=auth)
+
     def _get(self, path: str, *, auth: bool = True, limit: int = SMALL_BYTES) -> Answer:
         return self._repeat("GET", path, auth=auth, limit=limit)
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from airlox.client.jobs import Job
     from airlox.client.options import JobOptions
     from airlox.client.submission import Submission
+    from airlox.client.transfer import OnGuess, TransferOffer, Verify
 
 AnyPath = str | os.PathLike[str]
 
@@ -265,6 +266,33 @@ class Session:
             for role in (Role.OWNER, *roles)
             if role in me.keys.state.role_keys
         }
+
+    def transfer_code(
+        self,
+        role: str,
+        *,
+        park: bool = False,
+        verify: Verify | None = None,
+        on_guess: OnGuess | None = None,
+    ) -> TransferOffer:
+        """Offer the invite of a role as a code such as `417-guitar-orbit` (owner only).
+
+        Whoever gives it to `airlox.redeem` within ten minutes has the invite, once `wait` of the
+        handle has answered. With `park` nobody need wait: the code then has six words, because
+        the relay keeps the sealed invite. `verify` is shown five words and says whether the other
+        end shows the same; `on_guess` hears of wrong guesses and how many are left, three being
+        the end of the code. Both are called by the thread that waits.
+
+        Raises UsageError for a role that has no invite here, RelayError, ConnectionLost.
+        """
+        from airlox.client.transfer import offer  # only who hands over invites pays for it
+
+        link = self.invites.get(role)
+        if link is None:
+            known = ", ".join(name for name in self.invites if name != Role.OWNER)
+            raise UsageError(f"no invite for {role[:40]!r} here", hint=f"one of {known}")
+        invite = parse_invite(link)
+        return offer(self._core.api, invite, park=park, verify=verify, on_guess=on_guess)
 
     def participants(self, *, sync: bool = True) -> list[ParticipantInfo]:
         """Everyone who joined, in that order. Without `sync`, as far as known here."""

@@ -3,14 +3,39 @@
 The sender calls `Session.transfer_code` and reads the code aloud; the receiver gives it to
 `redeem`, together with the address of the relay, which a code does not carry. What comes out is
 an `Invite` like that of a link.
+
+The sender counts wrong guesses itself and checks one confirmation for each exchange, whatever the
+relay says; the receiver makes one exchange for each call. The rules of both are in
+`protocol/transfer.py`, the calls in `transfer_api.py`.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from airlox.protocol.invite import Invite
+from airlox.client import transfer_api as calls
+from airlox.client.deadline import Deadline
+from airlox.client.relay_api import RelayApi
+from airlox.errors import (
+    AirloxError,
+    ConnectionLost,
+    ProtocolError,
+    RelayError,
+    TransferError,
+    UsageError,
+    WaitTimeout,
+)
+from airlox.protocol import transfer
+from airlox.protocol.aead import NONCE_BYTES
+from airlox.protocol.encoding import b64u_decode, parse_session_id
+from airlox.protocol.invite import Invite, parse_base_url
+from airlox.protocol.keys import MEMBER_ROLES, Role
+from airlox.protocol.transfer import Offered, Side
+from airlox.protocol.wire import CodeState, TryState
 
 Verify = Callable[[str], bool]
 """Shown five words, says whether the other end shows the same. May take its time."""
@@ -18,6 +43,16 @@ OnGuess = Callable[[int], None]
 """Hears that somebody gave wrong words, and how many wrong guesses are left."""
 
 REDEEM_TIMEOUT_S: Final = 60.0
+RECEIPT_S: Final = 30.0
+"""How long a receiver may take to say that it has the invite."""
+RECONNECT_S: Final = 0.5
+LEAVE_S: Final = 3.0
+"""For the last words of a receiver that gives up."""
+EXCHANGES: Final = 256
+"""Exchanges of one code that are answered. A relay shows fewer."""
+
+
+# ── the sender ───────────────────────────────────────────────────────────────────────────────
 
 
 class TransferOffer:
@@ -26,30 +61,59 @@ class TransferOffer:
     `code` is a secret until it is used: it is for people's ears, not for logs.
     """
 
+    def __init__(
+        self,
+        api: RelayApi,
+        invite: Invite,
+        code: transfer.Code,
+        expires: Deadline,
+        verify: Verify | None,
+        on_guess: OnGuess | None,
+    ) -> None:
+        """For `offer`."""
+        self._api = api
+        self._invite = invite
+        self._code = code
+        self._expires = expires
+        self._verify = verify
+        self._on_guess = on_guess
+        self._offered = Offered(invite.session_id, invite.role, code.nameplate)
+        self._version: int | None = None
+        self._exchanges: dict[str, _Exchange] = {}
+        self._guesses_left = transfer.GUESSES
+        self._sent: str | None = None
+        """The try that was sent the invite."""
+        self._receipt = Deadline.after(None)
+        self._waiting = threading.Lock()
+        self._waiters: set[Waiter] = set()
+
+    def __repr__(self) -> str:
+        return f"<TransferOffer {self._code.nameplate} for {self.role}>"
+
     @property
     def code(self) -> str:
         """The code as it is read aloud, `417-guitar-orbit`; six words when parked."""
-        raise NotImplementedError
+        return self._code.text()
 
     @property
     def parked(self) -> bool:
         """Whether the relay keeps the sealed invite, so that nobody need wait."""
-        raise NotImplementedError
+        return self._code.is_parked
 
     @property
     def role(self) -> str:
         """The role that the invite grants."""
-        raise NotImplementedError
+        return self._invite.role.value
 
     @property
     def expires_in_s(self) -> float:
         """Seconds until the relay forgets the code, never below 0."""
-        raise NotImplementedError
+        return self._expires.left_s() or 0.0
 
     @property
     def guesses_left(self) -> int:
         """Wrong guesses until the code is void, as far as known here."""
-        raise NotImplementedError
+        return self._guesses_left
 
     def wait(self, timeout: float | None = None) -> None:
         """Answer whoever redeems the code; returns when the invite has arrived.
@@ -59,15 +123,216 @@ class TransferOffer:
         be called again; TransferError with a code of its class; SessionClosed, RelayError,
         ConnectionLost.
         """
-        raise NotImplementedError
+        self.wait_with(self.waiter(timeout))
+
+    def waiter(self, timeout: float | None = None) -> Waiter:
+        """What `wait_with` waits with: closing it ends that wait alone, also before it began."""
+        deadline = Deadline.after(timeout)
+        waiter = Waiter(self._api.scope(deadline), deadline)
+        self._waiters.add(waiter)
+        return waiter
+
+    def wait_with(self, waiter: Waiter) -> None:
+        """See `wait`."""
+        if not self._waiting.acquire(blocking=False):
+            raise UsageError("this code is waited for already", hint="one wait at a time")
+        try:
+            while not waiter.api.over:
+                if self._step(waiter):
+                    return
+        finally:
+            self._waiting.release()
+            self._waiters.discard(waiter)
+        if not waiter.deadline.passed:
+            raise WaitTimeout("the wait for this code was closed", code="closed")
+        raise WaitTimeout("nobody redeemed the code in the time given")
 
     def cancel(self) -> None:
         """Take the code back: nobody can redeem it any more. Safe to repeat."""
-        raise NotImplementedError
+        try:
+            calls.cancel(self._api, self._code.nameplate)
+        except RelayError as error:
+            if error.code != "code_unknown":
+                raise self._named(error) from error
 
     def close(self) -> None:
         """End a `wait`, from any thread, with WaitTimeout of code `closed`. The code stands."""
-        raise NotImplementedError
+        for waiter in tuple(self._waiters):
+            waiter.close()
+
+    def _step(self, waiter: Waiter) -> bool:
+        """Take in what happened next; whether the invite has arrived."""
+        api = waiter.api
+        try:
+            shown = calls.look(api.within(self._receipt), self._code.nameplate, self._version)
+            self._version = shown.version
+            for each in shown.tries:
+                self._serve(api, each)
+        except RelayError as error:
+            raise self._named(error) from error
+        except ConnectionLost as error:
+            if error.code == "tls":
+                raise
+            self._check_receipt()
+            if not api.over:
+                api.pause(waiter.deadline.cap_s(RECONNECT_S))
+            return False
+        self._note_guesses(shown.guesses_left)
+        return self._settle(shown)
+
+    def _settle(self, shown: calls.CodeShown) -> bool:
+        """Whether the invite has arrived. Raises what ended the code."""
+        states = {each.id: each.state for each in shown.tries}
+        if shown.state == CodeState.USED and (self.parked or self._sent is not None):
+            if self.parked or states.get(self._sent or "") == TryState.DONE:
+                return True
+            self._check_receipt()
+            return False
+        self._check_guesses()
+        if shown.state != CodeState.OPEN:
+            code = f"code_{shown.state}"
+            raise calls.ended(code if code in calls.ENDS else "code_gone")
+        return False
+
+    def _serve(self, api: RelayApi, shown: calls.TryShown) -> None:
+        """Answer what a receiver said and was not answered yet."""
+        if shown.state != TryState.OPEN or self._sent is not None or self.parked:
+            if shown.state != TryState.OPEN:
+                self._exchanges.pop(shown.id, None)
+            return
+        self._check_guesses()
+        exchange = self._exchanges.get(shown.id)
+        try:
+            if exchange is None and shown.said:
+                self._answer(api, shown)
+            elif exchange is not None and len(shown.said) > 1:
+                self._confirm(api, shown, exchange)
+        except ProtocolError:
+            self._count_wrong(api, shown.id)
+        except RelayError as error:
+            if error.code != "try_over":  # the receiver gave up meanwhile
+                raise
+            self._exchanges.pop(shown.id, None)
+
+    def _answer(self, api: RelayApi, shown: calls.TryShown) -> None:
+        """The sender's share, made for this exchange alone. Raises ProtocolError."""
+        if len(self._exchanges) >= EXCHANGES:
+            raise TransferError("the relay shows more tries than a relay takes", code="code_void")
+        point = transfer.parse_opening(calls.message_of(shown.said, 0, api))
+        random = os.urandom(transfer.SCALAR_RANDOM_BYTES)
+        share = transfer.make_share(Side.SENDER, self._code.words, random)
+        exchange = _Exchange(transfer.agree(share, point, self._offered))
+        message = transfer.encode_answer(share, self._offered)
+        self._exchanges[shown.id] = exchange
+        calls.answer(api, self._code.nameplate, shown.id, message)
+
+    def _confirm(self, api: RelayApi, shown: calls.TryShown, exchange: _Exchange) -> None:
+        """Check the receiver's confirmation, once, and send the invite. Raises ProtocolError."""
+        if not exchange.is_checked:
+            exchange.is_checked = True
+            confirmation = calls.message_of(shown.said, 1, api)
+            exchange.agreed.check(transfer.parse_confirmation(confirmation))
+            exchange.is_right = True
+        if not exchange.is_right:
+            return
+        agreed, nameplate = exchange.agreed, self._code.nameplate
+        calls.answer(api, nameplate, shown.id, transfer.encode_confirmation(agreed))
+        if self._verify is not None and not exchange.is_compared:
+            if not self._verify(agreed.verifier):
+                self.cancel()
+                raise _not_compared()
+            exchange.is_compared = True
+        if exchange.sealed is None:
+            nonce = os.urandom(NONCE_BYTES)
+            exchange.sealed = transfer.seal_invite(agreed, self._offered, self._invite, nonce)
+        calls.send_invite(api, nameplate, shown.id, exchange.sealed)
+        self._sent = shown.id
+        self._receipt = Deadline.after(RECEIPT_S)
+        self._version = None
+
+    def _count_wrong(self, api: RelayApi, number: str) -> None:
+        """A wrong guess. After the third nobody is answered any more, whatever the relay says."""
+        self._exchanges.pop(number, None)
+        self._note_guesses(self._guesses_left - 1)
+        calls.wrong(api, self._code.nameplate, number)
+        self._check_guesses()
+
+    def _check_guesses(self) -> None:
+        if self._guesses_left == 0 and self._sent is None:
+            raise calls.ended("code_void")
+
+    def _note_guesses(self, left: int) -> None:
+        """Tell of each wrong guess; the relay may know of more than were answered here."""
+        while self._guesses_left > max(0, left):
+            self._guesses_left -= 1
+            if self._on_guess is not None:
+                self._on_guess(self._guesses_left)
+
+    def _check_receipt(self) -> None:
+        if self._sent is not None and self._receipt.passed:
+            raise _not_received()
+
+    def _named(self, error: RelayError) -> AirloxError:
+        """What a refusal means: a code that is gone, a session that is."""
+        if error.code == "code_unknown":
+            return _not_received() if self._sent is not None else calls.ended("code_gone")
+        named = calls.meaning(error)
+        return self._api.end_of_session(error) if named is error else named
+
+
+class Waiter:
+    """One wait for a code: it ends with its deadline, or when it is closed from any thread."""
+
+    def __init__(self, api: RelayApi, deadline: Deadline) -> None:
+        self.api = api
+        self.deadline = deadline
+
+    def close(self) -> None:
+        self.api.close()
+
+
+class _Exchange:
+    """One receiver's exchange."""
+
+    def __init__(self, agreed: transfer.Agreed) -> None:
+        self.agreed = agreed
+        self.is_checked = self.is_right = self.is_compared = False
+        self.sealed: bytes | None = None
+
+
+def offer(
+    api: RelayApi,
+    invite: Invite,
+    *,
+    park: bool,
+    verify: Verify | None,
+    on_guess: OnGuess | None,
+) -> TransferOffer:
+    """A new code for `invite`. For `Session.transfer_code`."""
+    if invite.role not in MEMBER_ROLES:
+        raise UsageError(
+            "the owner's link is not handed over by a code",
+            code="owner_link",
+            hint="whoever has it can do everything; give the link itself if you mean that",
+        )
+    if park and verify is not None:
+        raise UsageError(
+            "nobody compares a verifier with a parked code", hint="leave out either of the two"
+        )
+    count = transfer.PARKED_WORDS if park else transfer.LIVE_WORDS
+    words = transfer.draw_words(count, os.urandom(transfer.random_bytes_of(count)))
+    document = b""
+    if park:
+        salt, nonce = os.urandom(transfer.SALT_BYTES), os.urandom(NONCE_BYTES)
+        document = transfer.park(words, invite, salt=salt, nonce=nonce)
+    found = calls.offer(api, document)
+    expires = Deadline.after(max(0, found.expires_in_s))
+    return TransferOffer(
+        api, invite, transfer.Code(found.nameplate, words), expires, verify, on_guess
+    )
+
+
+# ── the receiver ─────────────────────────────────────────────────────────────────────────────
 
 
 def redeem(
@@ -82,10 +347,156 @@ def redeem(
 
     `relay` is the address of the relay the sender uses; the invite names it too. With `role` a code
     for another role is refused before it is spent. With `verify` both ends must compare; a sender
-    that compares waits for us. Each call is one guess: it is not repeated here, whatever happens.
+    that compares waits for us. `timeout` is for each thing the other end says. Each call is one
+    guess: it is not repeated here, whatever happens.
 
     Raises TransferError with a code of its class, WaitTimeout when nobody answered, ValidationError
     for a bad address, ProtocolError for a sender or relay that breaks the protocol, RelayError,
     ConnectionLost.
     """
-    raise NotImplementedError
+    if role is not None and role not in {member.value for member in MEMBER_ROLES}:
+        known = ", ".join(member.value for member in MEMBER_ROLES)
+        raise UsageError(f"{role[:40]!r} is no role of an invite", hint=f"one of {known}")
+    parsed, base = transfer.parse_code(code), parse_base_url(relay)
+    wanted = None if role is None else Role(role)
+    api = RelayApi.connect(base, "")
+    try:
+        if not parsed.is_parked:
+            return _Redeeming(api, base, parsed, wanted, timeout).run(verify)
+        if verify is not None:
+            raise UsageError("nobody compares a verifier with a parked code", hint="leave it out")
+        return _take_parked(api.within(Deadline.after(timeout)), base, parsed, wanted)
+    except RelayError as error:
+        raise calls.meaning(error) from error
+    finally:
+        api.close()
+
+
+class _Redeeming:
+    """One exchange, seen from the receiver."""
+
+    def __init__(
+        self,
+        api: RelayApi,
+        base_url: str,
+        code: transfer.Code,
+        wanted: Role | None,
+        timeout: float | None,
+    ) -> None:
+        self._api = api
+        self._base_url = base_url
+        self._code = code
+        self._wanted = wanted
+        self._timeout = timeout
+        self._number = ""
+        self._version: int | None = None
+
+    def run(self, verify: Verify | None) -> Invite:
+        nameplate = self._code.nameplate
+        random = os.urandom(transfer.SCALAR_RANDOM_BYTES)
+        share = transfer.make_share(Side.RECEIVER, self._code.words, random)
+        opening = transfer.encode_opening(share)
+        self._number = calls.begin(self._bounded(), nameplate, opening)
+        try:
+            point, offered = transfer.parse_answer(self._hear(0), nameplate)
+            _check_role(offered.role, self._wanted)
+            agreed = transfer.agree(share, point, offered)
+            confirmation = transfer.encode_confirmation(agreed)
+            calls.confirm(self._bounded(), nameplate, self._number, confirmation)
+            agreed.check(transfer.parse_confirmation(self._hear(1)))
+            if verify is not None and not verify(agreed.verifier):
+                raise _not_compared()
+            invite = transfer.open_invite(agreed, offered, self._hear(2), self._base_url)
+        except BaseException:
+            with suppress(AirloxError):
+                calls.leave(self._api.within(Deadline.after(LEAVE_S)), nameplate, self._number)
+            raise
+        with suppress(RelayError, ConnectionLost):  # it arrived, whether or not that can be told
+            calls.done(self._api.within(Deadline.after(LEAVE_S)), nameplate, self._number)
+        return invite
+
+    def _bounded(self) -> RelayApi:
+        return self._api.within(Deadline.after(self._timeout))
+
+    def _hear(self, at: int) -> bytes:
+        """Wait for a message of the sender. Raises TransferError and WaitTimeout."""
+        deadline = Deadline.after(self._timeout)
+        while not deadline.passed:
+            try:
+                shown = calls.look_at_try(
+                    self._api.within(deadline), self._code.nameplate, self._number, self._version
+                )
+            except ConnectionLost as error:
+                if error.code in ("tls", "closed"):
+                    raise
+                self._api.pause(deadline.cap_s(RECONNECT_S))
+                continue
+            except RelayError as error:
+                if error.code == "code_unknown":
+                    raise calls.ended("code_gone") from error
+                raise
+            self._version = shown.version
+            if len(shown.said) > at:
+                return calls.message_of(shown.said, at, self._api)
+            self._check_goes_on(shown)
+        raise self._nobody()
+
+    def _check_goes_on(self, shown: calls.TryAnswer) -> None:
+        if shown.state == TryState.WRONG:
+            left = max(0, shown.guesses_left)
+            raise TransferError(
+                "these are not the words of this code",
+                code="code_wrong",
+                hint=f"say them again slowly: wrong guesses left: {left}"
+                if left
+                else "the code is void now; ask for a new one",
+            )
+        if shown.state == TryState.LEFT:
+            raise self._nobody()
+        if f"code_{shown.state}" in calls.ENDS:
+            raise calls.ended(f"code_{shown.state}")
+
+    def _nobody(self) -> WaitTimeout:
+        return WaitTimeout(
+            f"nobody at the other end answered for code {self._code.nameplate} in time",
+            hint="whoever made the code must keep waiting there, until it was redeemed",
+        )
+
+
+def _take_parked(api: RelayApi, base_url: str, code: transfer.Code, wanted: Role | None) -> Invite:
+    head = calls.parked_head(api, code.nameplate)
+    _check_role(head.role, wanted)
+    offered = Offered(parse_session_id(head.session_id), head.role, code.nameplate)
+    keys = transfer.stretch(code.words, b64u_decode(head.salt, transfer.SALT_BYTES))
+    claim = os.urandom(transfer.SALT_BYTES)
+    sealed = calls.take_parked(api, code.nameplate, keys.access, claim)
+    return transfer.open_parked(keys, sealed, offered, base_url)
+
+
+def _check_role(found: Role, wanted: Role | None) -> None:
+    if wanted is not None and found is not wanted:
+        raise TransferError(
+            f"this code is for {_article(found)}, not for {_article(wanted)}",
+            code="wrong_role",
+            hint=f"it was not used up; ask for a code for {_article(wanted)}",
+        )
+
+
+def _article(role: Role) -> str:
+    return f"{'an' if role is Role.OBSERVER else 'a'} {role.value}"
+
+
+def _not_compared() -> TransferError:
+    return TransferError(
+        "the two ends do not show the same words, so no invite was taken",
+        code="not_compared",
+        hint="somebody may have listened to the code; make a new one and tell it in private",
+    )
+
+
+def _not_received() -> TransferError:
+    return TransferError(
+        "the invite was sent, but the other end did not say that it has it",
+        code="not_received",
+        hint="if it did not join, make a new code",
+    )

@@ -302,6 +302,7 @@ STATUS_OF: Final = {
     "runner_busy": 409,
     "queue_full": 409,
     "code_busy": 409,
+    "try_over": 409,
     "code_wrong": 403,
     "code_unknown": 404,
     "evicted": 410,

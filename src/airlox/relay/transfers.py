@@ -405,7 +405,7 @@ class Transfers:
         if code.state != CodeState.OPEN:
             raise Refusal(f"code_{code.state}", _ENDS[code.state])
         if not one.is_open:
-            raise Refusal("bad_request", f"this try is over: {one.state}")
+            raise Refusal("try_over", f"this try is over: {one.state}")
 
     def _heard(self, one: Try) -> None:
         one.heard_ms = self._core.clock.ticks_ms()
