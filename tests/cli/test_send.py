@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airlox.cli.main import EXIT_NO_RECIPIENT
+from airlox.cli.main import EXIT_RECIPIENT
 from airlox.protocol.keys import fingerprint
 from support.here import Here, people_of, someone
 from support.relay import RelayThread
@@ -97,6 +97,7 @@ class TestAddressed:
             assert done.error["code"] in ("no_such_item", "no_such_participant")
 
 
+NOBODY = EXIT_RECIPIENT["no_such_participant"]
 REFUSALS = {
     "nobody": ("Nobody", "no_such_participant"),
     "an empty name": ("", "no_recipients"),
@@ -126,13 +127,13 @@ class TestRefused:
                 leaving.leave()
         for command in (("text", "secret"), ("file", "a.md")):
             (talk.link.home.parent / "a.md").write_text("secret")
-            done = talk.coder("send", *command, "--to", who, "--json", code=EXIT_NO_RECIPIENT)
+            done = talk.coder("send", *command, "--to", who, "--json", code=EXIT_RECIPIENT[code])
             assert done.error["code"] == code
             assert done.error["hint"]
         assert talk.owner("items", "--json").out == ""
 
     def test_one_bad_name_among_good_ones(self, talk: Talk) -> None:
-        talk.coder("send", "text", "x", "--to", "other", "--to", "nobody", code=EXIT_NO_RECIPIENT)
+        talk.coder("send", "text", "x", "--to", "other", "--to", "nobody", code=NOBODY)
         assert talk.owner("items", "--json").out == ""
 
     def test_a_reply_to_nothing(self, talk: Talk) -> None:
@@ -162,7 +163,7 @@ class TestVoice:
         assert _read(talk.observer("items").out)[0] == f"olga (owner)  text → coder  [{asked}]"
 
     def test_a_refusal(self, talk: Talk) -> None:
-        done = talk.coder("send", "text", "hi", "--to", "bob", code=EXIT_NO_RECIPIENT)
+        done = talk.coder("send", "text", "hi", "--to", "bob", code=NOBODY)
         assert done.out == ""
         assert done.err == (
             "airlox: nobody in this session is 'bob'\n"
@@ -176,10 +177,10 @@ class TestVoice:
 
     def test_escapes_in_names_are_shown_and_not_obeyed(self, talk: Talk) -> None:
         for who in ("\x1b]0;owned\x07", "a\nairlox: sent", "\u202eevil"):
-            done = talk.coder("send", "text", "hi", "--to", who, code=EXIT_NO_RECIPIENT)
+            done = talk.coder("send", "text", "hi", "--to", who, code=NOBODY)
             assert all(c.isprintable() or c == "\n" for c in done.err)
             assert done.err.count("\n") == 2
-            done = talk.coder("send", "text", "x", "--to", who, "--json", code=EXIT_NO_RECIPIENT)
+            done = talk.coder("send", "text", "x", "--to", who, "--json", code=NOBODY)
             assert done.err.isascii()
             assert done.err.count("\n") == 1
 

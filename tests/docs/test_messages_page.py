@@ -10,7 +10,7 @@ import pytest
 
 from airlox import Session
 from airlox.cli import delivery
-from airlox.cli.main import EXIT_ERROR, EXIT_NO_RECIPIENT, _prepare
+from airlox.cli.main import EXIT_ERROR, EXIT_RECIPIENT, _prepare
 from airlox.client import recipients
 from airlox.protocol import limits
 from airlox.protocol.addressing import Reason, role_word
@@ -40,12 +40,14 @@ def rows_after(title: str) -> list[str]:
 
 def test_every_refusal_and_every_reason_is_there() -> None:
     codes = CODE.findall(Path(recipients.__file__).read_text())
-    assert sorted([*rows_after("Sending"), "no_such_item"]) == sorted(set(codes))
+    assert sorted([*EXIT_RECIPIENT, "no_such_item"]) == sorted(set(codes))
+    assert rows_after("Sending") == list(EXIT_RECIPIENT)
+    for code, status in EXIT_RECIPIENT.items():
+        assert f"\n| `{code}` | {status} | " in PAGE
     assert rows_after("What is for you") == [reason.value for reason in Reason]
 
 
 def test_numbers_and_words() -> None:
-    assert f"the exit status is {EXIT_NO_RECIPIENT}" in TEXT
     assert f"is `no_such_item`, with status {EXIT_ERROR}" in TEXT
     assert f"the newest {delivery.LAST} items" in TEXT
     assert f"at most {limits.DELIVERIES}" in TEXT

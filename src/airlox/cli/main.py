@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_NOT_VERIFIED = 65
-EXIT_NO_RECIPIENT = 67
 EXIT_NO_RESULT = 75
 EXIT_NO_SANDBOX = 78
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
+EXIT_RECIPIENT = {
+    "no_recipients": 66,
+    "no_such_participant": 67,
+    "ambiguous_name": 68,
+    "participant_left": 69,
+    "no_such_role": 70,
+}
+"""Why nobody can be told whom a message is for, by the error's code."""
 
 # command: (module, what it does); in the order of the help
 COMMANDS = {
@@ -156,7 +163,7 @@ def exit_code(error: BaseException, voice: Voice) -> int:
     if isinstance(error, CommandLineError):
         return EXIT_USAGE
     if isinstance(error, RecipientError):
-        return EXIT_NO_RECIPIENT
+        return EXIT_RECIPIENT.get(error.code, EXIT_ERROR)
     if isinstance(error, WaitTimeout):
         return EXIT_NO_RESULT
     return EXIT_NO_SANDBOX if isinstance(error, SandboxError) else EXIT_ERROR
