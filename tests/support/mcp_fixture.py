@@ -103,7 +103,7 @@ def child(desk: Desk, arguments: dict[str, Any], caller: Caller) -> Answer:
     return answer("printed", code=done.returncode)
 
 
-def tool(name: str, run: Run, *, slow: bool = False, **arguments: dict[str, Any]) -> Tool:
+def tool(name: str, run: Run, /, *, slow: bool = False, **arguments: dict[str, Any]) -> Tool:
     required = [each for each in arguments if each not in ("wait_s", "seconds")]
     return Tool(
         name=name,

@@ -16,7 +16,7 @@ from functools import cache
 
 import pytest
 
-from support import engine, old
+from support import engine, node_packages, old
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,9 @@ PARTS: Mapping[str, Part] = {
     "nginx": Part(_has_command("nginx"), "apt-get install nginx"),
     "mandoc": Part(_has_command("mandoc"), "apt-get install mandoc"),
     "loop devices": Part(_has_loop_devices, "modprobe loop; apt-get install e2fsprogs mount"),
+    "npm packages": Part(
+        node_packages.is_here, "apt-get install npm; npm ci --prefix tests/mcp/node"
+    ),
     "nsenter": Part(_has_command("nsenter"), "apt-get install util-linux"),
     "root": Part(_is_root, "run the tests as root"),
     "sshd": Part(_has_command("sshd"), "apt-get install openssh-server"),

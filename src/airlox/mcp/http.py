@@ -31,6 +31,8 @@ from airlox.mcp.server import build, log_to_stderr
 from airlox.mcp.stdio import MOST_LINE_BYTES
 
 if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
     from airlox.mcp.desk import Desk
     from airlox.mcp.tool import Tool
 
@@ -57,7 +59,7 @@ def serve_http(
     """Serve until TERM or INT. Port 0 means any that is free. The token's file is made in
     `token_dir`; with None there is no token. Raises AirloxError, StorageError."""
     log_to_stderr()
-    with _listening(port) as listener, _token_file(token_dir) as (token, path):
+    with listening(port) as listener, _token_file(token_dir) as (token, path):
         url = f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
         say(f"serving on {url}")
         say("no token is needed" if path is None else f"clients need the bearer token in {path}")
@@ -68,8 +70,15 @@ async def _serve(
     tools: Sequence[Tool], desk: Desk, listener: socket.socket, token: str | None
 ) -> None:
     calls = Calls(desk)
+    await serve_on(listener, build(tools, calls), calls, token)
+
+
+async def serve_on(
+    listener: socket.socket, server: Server[Any], calls: Calls, token: str | None
+) -> None:
+    """Serve what connects to a socket until TERM or INT."""
     manager = StreamableHTTPSessionManager(
-        build(tools, calls),
+        server,
         max_request_body_size=MOST_LINE_BYTES,
         max_sessions=MOST_SESSIONS,
         session_idle_timeout=IDLE_S,
@@ -85,18 +94,18 @@ async def _serve(
     )
     ending = Ending(asyncio.get_running_loop())
     ending.on_signals()
-    server = _Server(config)
+    web = _Web(config)
     async with manager.run():
-        serving = asyncio.create_task(server.serve([listener]))
+        serving = asyncio.create_task(web.serve([listener]))
         await ending.wait()
-        server.should_exit = True
+        web.should_exit = True
         await asyncio.wait({serving}, timeout=WIND_UP_S)
-        server.force_exit = True
+        web.force_exit = True
         await calls.close(CLOSE_S)
         await serving
 
 
-class _Server(uvicorn.Server):
+class _Web(uvicorn.Server):
     """Leaves signals to us: it would raise them again before the end is over."""
 
     @contextmanager
@@ -112,7 +121,8 @@ def guarded(app: App, port: int, token: str | None) -> App:
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers = scope["headers"]
+        # white space around a value is no part of it; not every parser takes it away
+        headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         if _header(headers, b"host") not in hosts:
             await _refuse(send, 421, "this server answers to 127.0.0.1 and localhost")
         elif _header(headers, b"origin") not in origins | {None}:
@@ -122,7 +132,7 @@ def guarded(app: App, port: int, token: str | None) -> App:
         elif scope["path"] != PATH:
             await _refuse(send, 404, f"the path is {PATH}")
         else:
-            await app(scope, receive, send)
+            await app({**scope, "headers": headers}, receive, send)
 
     return guard
 
@@ -147,7 +157,8 @@ async def _refuse(send: Send, status: int, why: str) -> None:
 
 
 @contextmanager
-def _listening(port: int) -> Iterator[socket.socket]:
+def listening(port: int) -> Iterator[socket.socket]:
+    """A socket at a port of the loopback address. Raises AirloxError."""
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
