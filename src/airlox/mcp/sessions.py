@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airlox import safefs
 from airlox.client.machines import Machine, Machines
-from airlox.errors import UsageError
+from airlox.errors import AirloxError, UsageError
 from airlox.protocol import limits
 from airlox.protocol.invite import parse_invite
 from airlox.protocol.keys import Role
@@ -48,6 +49,7 @@ class Sessions:
         self._places: dict[str, Place] = {}
         self._invite = options.invite
         """The link the server was started with, until it is joined."""
+        self._ended = False
 
     # -- opening -----------------------------------------------------------------------------
 
@@ -75,8 +77,8 @@ class Sessions:
                 safefs.save_new(folder, f"airlox-owner-{session.session_id}.txt", link.encode())
             return self._keep(session)
         except BaseException:
-            session.close()  # nobody holds its owner's link
-            session.disconnect()
+            with session, suppress(AirloxError):
+                session.close()  # nobody holds its owner's link
             raise
 
     def join(self, link: str, client_name: str, description: str | None = None) -> Place:
@@ -108,7 +110,11 @@ class Sessions:
                 return known
             self._check_room()
             session = Session.join(link.strip(), **self._profile(client_name, description))
-            return self._keep(session, machine)
+            try:
+                return self._keep(session, machine)
+            except UsageError:
+                session.disconnect()
+                raise
 
     def _profile(self, client_name: str, description: str | None) -> dict[str, Any]:
         return {
@@ -169,6 +175,8 @@ class Sessions:
 
     def _keep(self, session: Session, machine: str | None = None) -> Place:
         with self._lock:
+            if self._ended:
+                raise UsageError("the server ends", code="closed")
             handle = session.session_id
             if handle in self._places:
                 handle = f"{handle}/{session.role}"
@@ -195,7 +203,10 @@ class Sessions:
         place.session.disconnect()
 
     def disconnect(self) -> None:
-        """End every call of every session. The sessions go on."""
+        """End every call of every session, also of one that is only being opened. The sessions
+        go on."""
+        with self._lock:
+            self._ended = True
         for place in self.all():
             self.drop(place)
 

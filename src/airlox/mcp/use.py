@@ -86,12 +86,17 @@ class Use:
         """What is left of the time the caller means to wait."""
         return max(0.0, self._until - time.monotonic())
 
+    @property
+    def limit_s(self) -> float:
+        """What is left until the call must answer."""
+        return self.left_s + GRACE_S
+
     def do(self, doing: str, work: Callable[[], T]) -> T:
         """What comes of `work`, as long as the call has time. Raises WaitTimeout and what `work`
         raises."""
         if self.caller.cancelled:
             raise cancelled()
-        return wait_for(self.desk.workers.start(work), self.left_s + GRACE_S, self.caller, doing)
+        return wait_for(self.desk.workers.start(work), self.limit_s, self.caller, doing)
 
     def place(self) -> Place:
         """The session of the call. Raises UsageError, and as `Session.join`."""

@@ -21,7 +21,7 @@ from airlox.mcp.tools.declaring import (
     wait,
     words,
 )
-from airlox.mcp.use import GRACE_S, Use, find_item
+from airlox.mcp.use import Use, find_item
 
 if TYPE_CHECKING:
     from airlox.client.jobs import Job, Result
@@ -205,7 +205,7 @@ def _find(use: Use) -> Watch:
 
 def _answer(use: Use, watch: Watch) -> Answer:
     """The result of a job, or what to go on with when the call's time is over."""
-    sent = wait_sent(watch, use.left_s + GRACE_S, use.caller)
+    sent = wait_sent(watch, use.limit_s, use.caller)
     if sent is None:
         return _not_sent(watch)
     place, job = sent
