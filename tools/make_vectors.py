@@ -22,6 +22,7 @@ import addressing_vectors
 import audit_vectors
 import chain_vectors
 import ed25519_odd as odd
+import epoch_vectors
 import msgspec
 import pull_vectors
 import transfer_vectors
@@ -1061,6 +1062,7 @@ def main() -> int:
         "audit": audit_vectors.cases(verdict, RESULT),
         "chain": chain_vectors.cases(verdict),
         "changes": pull_vectors.cases(verdict),
+        "epochs": epoch_vectors.cases(verdict),
         "full": full_cases(),
         "live": live_cases(),
         "packs": pack_cases(),

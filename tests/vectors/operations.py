@@ -41,6 +41,7 @@ from airlox.tree import changes
 from airlox.tree.chunks import Cutter
 from airlox.tree.index import parse_index
 from airlox.tree.wanted import Wanted
+from vectors.epochs import EPOCHS
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 
@@ -527,4 +528,5 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "check_point": lambda i: transfer.check_point(bytes.fromhex(i["point"])),
     "park": _park,
     "open_parked": _open_parked,
+    **EPOCHS,
 }

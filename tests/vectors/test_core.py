@@ -13,7 +13,7 @@ from airlox import errors
 from vectors.operations import OPERATIONS, VECTORS
 
 GIVEN = "canonical certs frames invites items jobs joins keys manifests names payloads policy"
-OURS = "addressing audit chain changes extra-policy full live packs signatures transfer"
+OURS = "addressing audit chain changes epochs extra-policy full live packs signatures transfer"
 FILES = [*GIVEN.split(), "results", *OURS.split()]
 
 REFUSAL_CLASS = {
