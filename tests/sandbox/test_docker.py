@@ -11,9 +11,11 @@ import socket
 import subprocess
 import tarfile
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,6 +194,30 @@ class TestEnds:
 
         assert sorted(outcome.exit_code or 0 for outcome in asyncio.run(go())) == [0, 1, 2, 3]
         assert _containers_of(runner) == []
+
+    def test_ends_at_once_remove_each_their_own_and_what_was_left_once(
+        self, runner: Runner
+    ) -> None:
+        tried: list[tuple[str, ...]] = []
+        both = threading.Barrier(2, timeout=60)
+
+        def remove(names: tuple[str, ...]) -> None:
+            tried.append(names)
+            both.wait()
+            if "stubborn" in names:
+                raise SandboxError("it resists", code="engine_failed")
+
+        ready: Any = SimpleNamespace(engine=SimpleNamespace(remove=remove))
+        gauge: Any = SimpleNamespace(close=lambda: None)
+
+        async def end(*names: str) -> None:
+            await asyncio.gather(*(runner.sandbox._remove(ready, name, gauge) for name in names))
+
+        asyncio.run(end("stubborn", "one"))
+        assert sorted(tried) == [("one",), ("stubborn",)]
+        tried.clear()
+        asyncio.run(end("two", "three"))
+        assert sorted(tried, key=len) == [("three",), ("two", "stubborn")]
 
     def test_what_a_dead_runner_left_is_removed_and_no_more(self, tmp_path: Path) -> None:
         (tmp_path / "other").mkdir(0o700)

@@ -61,6 +61,7 @@ class DockerSandbox:
         self._found: Ready | None = None
         self._user: jobuser.JobUser | None = None
         self._left: set[str] = set()
+        """Containers that could not be removed, and that nobody tries to remove just now."""
 
     def probe(self) -> Report:
         """Build a container with every wall, run next to nothing in it, and report every layer."""
@@ -208,15 +209,18 @@ class DockerSandbox:
         return state
 
     async def _remove(self, ready: Ready, name: str, gauge: Gauge) -> None:
-        """Remove the container and what goes with it. What resists is tried again later."""
-        self._left.add(name)
+        """Remove the container and what goes with it. What resists is tried again later, by one
+        job at a time: an engine refuses to remove what it is removing."""
+        trying = (name, *self._left)
+        self._left.clear()
         try:
-            await asyncio.to_thread(ready.engine.remove, tuple(self._left))
+            await asyncio.to_thread(ready.engine.remove, trying)
+            trying = ()
         except SandboxError:
-            return
+            pass  # now they count as left
         finally:
+            self._left.update(trying)
             await asyncio.to_thread(gauge.close)
-        self._left.discard(name)
 
     def _ready(self) -> Ready:
         if self._found is None:
