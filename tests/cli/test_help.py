@@ -51,8 +51,14 @@ class TestTopics:
 
     def test_every_exit_code_is_explained(self) -> None:
         text = topics.read("exit-codes")[1]
-        codes = [code for name, code in vars(front).items() if name.startswith("EXIT_")]
+        found = {name: code for name, code in vars(front).items() if name.startswith("EXIT_")}
+        codes = [
+            code
+            for value in found.values()
+            for code in (value.values() if isinstance(value, dict) else (value,))
+        ]
         assert len(codes) > 5
+        assert len(codes) == len(set(codes))
         for code in codes:
             assert re.search(rf"^  {code} ", text, re.MULTILINE)
 
