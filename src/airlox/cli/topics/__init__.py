@@ -14,6 +14,7 @@ TOPICS = (
     "jobs",
     "json",
     "machines",
+    "messages",
     "sandbox",
     "trees",
 )
