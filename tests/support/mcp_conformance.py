@@ -44,6 +44,8 @@ PNG: Final = base64.b64encode(
 WAV: Final = base64.b64encode(
     b"RIFF$\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0@\x1f\0\0\x80>\0\0\2\0\x10\0data\0\0\0\0"
 ).decode()
+LONG_S: Final = 1.5
+"""After so long a call has become a task, also on a machine under load."""
 TEXT: Final = {"type": "string", "description": "a text"}
 NUMBER: Final = {"type": "number", "description": "a number"}
 
@@ -96,23 +98,23 @@ def slow_compute(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer
 
 
 def failing_job(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer:
-    time.sleep(1)
+    time.sleep(LONG_S)
     raise UsageError("the job failed")
 
 
 def protocol_error_job(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer:
-    time.sleep(1)
+    time.sleep(LONG_S)
     raise RuntimeError("a bug")
 
 
 def confirm_delete(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer:
-    time.sleep(1)  # by then the call is a task
+    time.sleep(LONG_S)
     agreed = caller.ask(f"Delete {arguments['filename']}?", title="Delete")
     return answer("deleted" if agreed else "kept")
 
 
 def multi_input(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer:
-    time.sleep(1)
+    time.sleep(LONG_S)
     with ThreadPoolExecutor(2) as threads:
         asked = threads.map(lambda word: caller.ask(f"Is it {word}?", title=word), ("a", "b"))
         return answer(str(list(asked)))
@@ -120,7 +122,7 @@ def multi_input(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer:
 
 def with_task(desk: Any, arguments: dict[str, Any], caller: Caller) -> Answer:
     agreed = caller.ask("What is your name?", title="name")  # before the call becomes a task
-    time.sleep(1)
+    time.sleep(LONG_S)
     return answer(f"said {agreed}")
 
 
