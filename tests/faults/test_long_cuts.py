@@ -12,13 +12,14 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pytest
 
-from airlox import Session
+from airlox import Job, Result, Session
+from airlox.client.jobs import JobNotTaken
 from airlox.protocol.job import Result as ResultMeta
 from faults.campaign.surroundings import Line, Network
 from support.commands import Cli
@@ -239,8 +240,7 @@ def test_a_cut_beyond_the_grace_loses_nothing(cast: Cast, tmp_path: Path) -> Non
         figures["reader has all after"] = others.go_on_until(
             lambda: '"the last one"' in watch.out, WAIT_S, "last text at the reader"
         )
-        again = cast.session.run_shell("echo again", runner="cut").wait(WAIT_S)
-        assert again.stdout == "again\n"
+        assert run_when_back(cast, "echo again").stdout == "again\n"
         assert results_of(cast.session, job.id) == 1
         check_reader(cast, watch)
         figures["told in all"] = [others.texts, others.jobs]
@@ -248,6 +248,19 @@ def test_a_cut_beyond_the_grace_loses_nothing(cast: Cast, tmp_path: Path) -> Non
     print(f"`run` said: {lost.err}")
     print(f"the reader was told: {watch.err}")
     print(f"the run that was cut was told: {waiting.err}")
+
+
+def run_when_back(cast: Cast, command: str) -> Result:
+    """By the runner that was cut, as soon as its stream is there again."""
+    given: list[Job] = []
+
+    def is_taken() -> bool:
+        with suppress(JobNotTaken):
+            given.append(cast.session.run_shell(command, runner="cut"))
+        return bool(given)
+
+    cast.others.go_on_until(is_taken, WAIT_S, "runner that was cut")
+    return given[0].wait(WAIT_S)
 
 
 def check_reader(cast: Cast, watch: Command) -> None:
