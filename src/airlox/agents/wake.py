@@ -97,13 +97,13 @@ class Commands:
 
     def __call__(self, batch: Batch, ledger: Ledger) -> None:
         command = self._command_for(msgspec.structs.replace(batch, starts=batch.starts + 1))
+        keeping.remove_record(self._places)  # what it says was heeded before
         with Run.prepare(
             command, batch.id, self._places, timeout_s=self._run_timeout_s, output=self._output
         ) as run:
             ledger.start()
             run.go()
             ended = run.wait()
-        keeping.remove_record(self._places)
         if ended.how == "not_started":
             ledger.unstart()
             raise AirloxError(f"{command.argv[0]} {ended.text}", code="not_started")
