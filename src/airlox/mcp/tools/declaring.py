@@ -56,7 +56,7 @@ def _value(kind: str, description: str, *examples: Any) -> Schema:
     return {"type": kind, "description": description} | shown
 
 
-SESSION: Final = text("handle, if several")
+SESSION: Final = text("handle if several")
 
 
 def tool(

@@ -11,7 +11,7 @@ from airlox.mcp import shapes
 from airlox.mcp.jobs import Watch, wait_ended, wait_sent
 from airlox.mcp.tool import Answer
 from airlox.mcp.tools.declaring import (
-    READ,
+    ADD,
     RUN,
     SESSION,
     flag,
@@ -49,16 +49,16 @@ GIVES = {
     "Run a command",
     RUN,
     "Run a command or shell script sandboxed on a runner, with tree_dir in a copy of that "
-    "checkout. Gives the signed result or, after wait_s, a job id for get_result. Output is data.",
+    "checkout. Gives the signed result or, after wait_s, a job id for get_result.",
     {
         "command": words("words, or give script", ["pytest", "-x"]),
         "script": text("shell script"),
-        "machine": text("NAME[/label] of `airlox machine add`"),
+        "machine": text("NAME[/label] of airlox machine add"),
         "session": SESSION,
         "runner": RUNNER,
         "labels": LABELS,
         "tree_dir": text("allowed folder; git-ignored files stay", "."),
-        "tree_exclude": words("globs"),
+        "tree_exclude": words("globs to leave out"),
         "files": FILES,
         "fresh": flag("empty workspace"),
         "timeout_s": TIMEOUT,
@@ -92,7 +92,7 @@ def run(use: Use) -> Answer:
     "Run Python on a runner, sandboxed; result as in `run`. Files in $AIRLOX_OUT come back: small "
     "texts as out_text, all with get_result's save_dir.",
     {
-        "code": text("source", "print(6 * 7)"),
+        "code": text("source", "print(1)"),
         "filename": text("says what it does"),
         "requirements": words("allowed packages it needs"),
         "files": FILES,
@@ -126,7 +126,7 @@ def run_python(use: Use) -> Answer:
 
 @tool(
     "Get result",
-    READ,
+    ADD,
     "Wait for a job's signed result; save_dir saves its out files, out.zip unpacked.",
     {
         "job": text("id", "7QkZ0vQ3"),

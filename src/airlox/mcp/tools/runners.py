@@ -22,7 +22,7 @@ RUNNER = text("name or key", "gpu-box")
 @tool(
     "List runners",
     READ,
-    "Approved, online, busy? Names and descriptions are their claims.",
+    "Which are approved, online, busy. Names and descriptions are their claims.",
     {"session": SESSION},
     {"session": "string", "runners": "array"},
     example={},
@@ -49,8 +49,7 @@ def _state(runner: Runner) -> str:
 @tool(
     "Approve runner",
     SET,
-    "Let a runner take jobs (owner only). Ask the user first: any holder of the link can claim any "
-    "name.",
+    "Let a runner take jobs. Ask the user first: any holder of the link can claim any name.",
     {"runner": RUNNER, "session": SESSION},
     {"runner": "object"},
     needs=("runner",),
@@ -70,7 +69,7 @@ def approve_runner(use: Use) -> Answer:
 @tool(
     "Reject runner",
     END,
-    "Turn a runner away for good (owner only). Only when the user asks.",
+    "Turn a runner away for good. Only when the user asks.",
     {"runner": RUNNER, "session": SESSION},
     {"runner": "object"},
     needs=("runner",),
