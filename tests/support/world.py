@@ -56,6 +56,7 @@ class Person:
         item_id: ItemId | None = None,
         refs: Sequence[item.ItemRef] = (),
         session_key: bytes | None = None,
+        epoch: int = 0,
     ) -> item.SealedItem:
         """An item by this person, sealed and signed."""
         return item.seal_item(
@@ -69,6 +70,7 @@ class Person:
             payload=payload.encode_payload(meta, body),
             nonce=os.urandom(12),
             refs=tuple(refs),
+            epoch=epoch,
         )
 
     def say(self, text: str, **options: Any) -> item.SealedItem:
@@ -122,11 +124,12 @@ class World:
         sandbox: str = "local",
         key: keys.SigningKey | None = None,
         kind: cert.ClientKind = cert.ClientKind.SDK,
+        role_seed: bytes | None = None,
     ) -> Person:
         """Someone with a certificate for `role` and a signed join; nobody is told."""
         key = key or keys.SigningKey.from_seed(os.urandom(32))
         proof = cert.issue_cert(
-            self.keys.role_seed(role),
+            role_seed or self.keys.role_seed(role),
             session_id=self.keys.session_id,
             role=role,
             participant_pub=key.public,
