@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,39 @@ class TestItems:
         people = create(relay, tmp_path)
         people["sender"]("send", "text", "before")
         assert people["owner"]("watch", "--new", "--timeout", "1").out == ""
+
+    def test_what_is_for_one_is_watched_and_saved(self, relay: str, tmp_path: Path) -> None:
+        people = create(relay, tmp_path)
+        owner, sender = people["owner"], people["sender"].at(tmp_path)
+        (tmp_path / "a.md").write_text("# for you\n")
+        sender("send", "text", "before", "--to", "owner", "--as", "ann")
+        words = ("watch", "--json", "--for-me", "--new", "--timeout", "60", "--save", "in")
+        with owner.at(tmp_path).started(*words) as watching:
+            assert watching.stdout is not None
+            probe = iter(range(1000))
+            seen = threading.Event()
+
+            def ask() -> None:  # until it listens: what came before that is not new to it
+                while not seen.wait(0.2):
+                    sender("send", "text", f"probe {next(probe)}", "--to", "owner")
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            first = json.loads(watching.stdout.readline())
+            seen.set()
+            asking.join(TIMEOUT_S)
+            assert first["text"].startswith("probe ")
+            sender("send", "text", "not for the owner", "--to", "role:observer")
+            sender("send", "file", "a.md", "--to", "owner")
+            last = json.loads(watching.stdout.readline())
+            while last["kind"] == "text":
+                assert last["text"].startswith("probe ")
+                last = json.loads(watching.stdout.readline())
+            owner("session", "close")
+            assert watching.stdout.read() == ""
+            assert watching.wait(TIMEOUT_S) == 0
+        assert (last["name"], last["for_me"]) == ("a.md", ["addressed"])
+        assert (tmp_path / last["saved"]).read_text() == "# for you\n"
 
     def test_escapes_are_shown_and_not_obeyed(self, relay: str, tmp_path: Path) -> None:
         people = create(relay, tmp_path)
@@ -412,7 +446,7 @@ class TestMachine:
         raise AssertionError("no command was printed")
 
     def test_from_add_to_rm(self, mine: Cli, relay: str, tmp_path: Path) -> None:
-        add = ("machine", "add", "box", "--yes", "--json", "--runtime", RUNTIME)
+        add = ("machine", "add", "box", "--yes", "--json", "--link", "--runtime", RUNTIME)
         with mine.started(*add) as adding:
             link = self.added(mine, adding)
             there = Cli(relay, tmp_path / "there", invite=link)
