@@ -11,7 +11,7 @@ import pytest
 from airlox.cli.children import Child
 from airlox.errors import AirloxError
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 def child(folder: Path, program: str, **environ: str) -> Child:

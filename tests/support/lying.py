@@ -118,7 +118,6 @@ class LyingRelay(Scripted):
 
     def __init__(self, real_url: str) -> None:
         super().__init__(self._serve_peer)
-        self._listener.settimeout(None)
         self.real_url = real_url
         self.lies: dict[str, Lie] = {}
         """By endpoint, the constants of this module."""

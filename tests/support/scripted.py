@@ -84,7 +84,6 @@ class Scripted:
     def __init__(self, script: Callable[[Peer], None]) -> None:
         self._script = script
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(TIMEOUT_S)
         self._threads: list[threading.Thread] = []
         self._socks: list[socket.socket] = []
         self._errors: list[BaseException] = []
