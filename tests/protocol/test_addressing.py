@@ -25,13 +25,12 @@ from airlox.protocol.addressing import (
     woken,
 )
 from airlox.protocol.cert import ClientKind
-from airlox.protocol.digest import NOTHING_HEX
 from airlox.protocol.encoding import ItemId, PublicKey
 from airlox.protocol.item import Kind, SealedItem
-from airlox.protocol.job import AnyRunner, PythonJob, Result, Status, code_sha256
 from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.payload import File, Text, decode_payload, encode_payload
 from airlox.protocol.view import Item, SessionView
+from support.crew import a_job, a_result
 from support.world import Person, Timeline, World
 
 OWNER, ALICE, BOB, EVE, GPU = (SigningKey.from_seed(bytes([n]) * 32).public for n in range(5))
@@ -300,46 +299,13 @@ def test_somebody_else_s_view_says_nothing_of_us(room: Room) -> None:
     assert view.open(ItemId(sealed.ref.id), sealed.blob).for_me == ()
 
 
-def a_job(person: Person) -> SealedItem:
-    job = PythonJob(
-        code="",
-        filename="a.py",
-        files=(),
-        memory_mb=None,
-        requirements=(),
-        runtime="python3.12",
-        target=AnyRunner(),
-        timeout_s=1,
-    )
-    return person.post(job, subkind="py")
-
-
-def a_result(job: SealedItem, meta: PythonJob) -> Result:
-    return Result(
-        code_sha256=code_sha256(meta),
-        exit_code=0,
-        input_sha256=NOTHING_HEX,
-        job=job.ref,
-        out_files=(),
-        peak_mem_mb=1,
-        reason=None,
-        status=Status.COMPLETED,
-        stderr="",
-        stderr_truncated=False,
-        stdout="",
-        stdout_truncated=False,
-        wall_ms=1,
-    )
-
-
 def test_a_result_is_for_who_asked_for_it() -> None:
     """[P-ADR-4]"""
     room = Room()
     for author, reasons in ((room.me, (Reason.RESULT,)), (room.other, ())):
-        job = a_job(author)
-        meta = room.read(job).meta
-        assert isinstance(meta, PythonJob)
-        result = room.read(room.runner.post(a_result(job, meta), refs=[job.ref]))
+        job = author.post(a_job(), subkind="py")
+        room.read(job)
+        result = room.read(room.runner.post(a_result(job.ref), refs=[job.ref]))
         assert result.for_me == reasons
 
 
