@@ -14,6 +14,7 @@ from airlox.client import membership as members
 from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
 from airlox.client.timeline import ALL_KINDS, Timeline
+from airlox.errors import ConnectionLost
 from airlox.protocol.chain import Link, find_place
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef, SealedItem
@@ -43,6 +44,9 @@ class ForgetfulRelay:
     def __init__(self) -> None:
         self.events: dict[int, Event] = {}
         self.blobs: dict[str, bytes] = {}
+        self.old: set[int] = set()
+        """Numbers that are left out for who asks for the newest jobs alone."""
+        self.away: Exception | None = None
         self.pages = 0
         self.next = 0
         self.over = False
@@ -69,13 +73,16 @@ class ForgetfulRelay:
                     found.append([seq, seq])
         return found
 
-    def events_page(self, after: int | None = None) -> EventsPage:
+    def events_page(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
         self.pages += 1
+        if self.away is not None:
+            raise self.away
+        told = self.events if jobs is None else self.events.keys() - self.old
         at = -1 if after is None else after
         found: list[Event] = []
         while at + 1 < self.next and len(found) < 3:
             first = at + 1
-            at = next(seq for seq in range(first, self.next) if seq in self.events)
+            at = next((seq for seq in range(first, self.next) if seq in told), self.next)
             if at > first:
                 at -= 1
                 found.append(Event(at, "gap", {"first": first}))
@@ -83,7 +90,7 @@ class ForgetfulRelay:
                 found.append(self.events[at])
         return EventsPage(found, at + 1 < self.next)
 
-    def nothing_new(self, after: int | None = None) -> EventsPage:
+    def nothing_new(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
         self.pages += 1
         return EventsPage([], more=True)
 
@@ -445,3 +452,81 @@ class TestPutAside:
         timeline = scene.open()
         assert job.ref.id in ids(timeline)
         assert jobs[0][0] not in ids(scene.open())
+
+
+class TestNewcomer:
+    """P-HIS-10: who begins with nothing reads the newest jobs, and the others when asked."""
+
+    def grown(self, scene: Scene) -> list[tuple[str, list[int]]]:
+        jobs = [scene.job() for _ in range(5)]
+        scene.relay.old = {seq for _, seqs in jobs[:3] for seq in seqs}
+        scene.post(scene.sender.say("hello"))
+        return jobs
+
+    def test_it_reads_what_is(self, scene: Scene) -> None:
+        jobs = self.grown(scene)
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        assert [job in ids(timeline) for job, _ in jobs] == [False, False, False, True, True]
+        assert timeline.read(lambda view: view.last_seq) == scene.relay.next - 1
+        assert not scene.cache.has_all
+        scene.job()  # what comes later is read, whatever was left out
+        asked = scene.relay.pages
+        again = scene.open()
+        again.sync(ALL_KINDS)
+        assert scene.relay.pages == asked + 2
+        assert again.read(lambda view: view.last_seq) == scene.relay.next - 1
+        assert scene.warnings == []
+
+    @pytest.mark.parametrize("later", [False, True])
+    def test_the_rest_is_fetched_once_for_who_asks(self, scene: Scene, later: bool) -> None:
+        jobs = self.grown(scene)
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        if later:
+            timeline = scene.open()
+        found = timeline.find(jobs[0][0])
+        assert found is not None
+        assert found.id == jobs[0][0]
+        assert ids(timeline) >= {job for job, _ in jobs}
+        assert scene.cache.has_all
+        assert len(scene.cache.load_past()) == 12
+        asked = scene.relay.pages
+        third = scene.open()
+        third.recall()
+        assert ids(third) == ids(timeline)
+        assert scene.relay.pages == asked
+        assert third.alarms() == ()
+        assert scene.warnings == []
+
+    def test_what_is_forgotten_meanwhile_is_not_there(self, scene: Scene) -> None:
+        jobs = self.grown(scene)
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        scene.relay.forget(*jobs[0][1])
+        timeline.sync(ALL_KINDS)
+        assert timeline.find(jobs[0][0]) is None
+        assert timeline.find(jobs[1][0]) is not None
+        assert timeline.forgotten(jobs[0][0]) is not None
+
+    def test_links_to_what_was_left_out_raise_no_alarm(self, scene: Scene) -> None:
+        job, seqs = self.grown(scene)[0]
+        tip = Link(ItemRef(blob_sha256="A" * 43, id=job), seqs[0])
+        place = find_place(scene.sender.public, [], [tip], knows=True, random=bytes(11))
+        scene.post(scene.sender.say("linked", item_id=place.item_id, refs=place.refs))
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        assert timeline.read(lambda view: view.chain.alarms) == ()
+        assert timeline.alarms() == ()
+        assert scene.warnings == []
+
+    def test_a_relay_that_is_away_is_told_of(self, scene: Scene) -> None:
+        jobs = self.grown(scene)
+        timeline = scene.open()
+        timeline.sync(ALL_KINDS)
+        scene.relay.away = ConnectionLost("no route")
+        assert timeline.find(jobs[0][0]) is None
+        assert jobs[4][0] in ids(timeline)
+        assert len(scene.warnings) == 1
+        scene.relay.away = None
+        assert timeline.find(jobs[0][0]) is not None

@@ -44,7 +44,7 @@ class Relay:
             raise self.refuse
         return [event for event in self.events_ if after is None or event.seq > after]
 
-    def events_page(self, after: int | None = None) -> EventsPage:
+    def events_page(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
         return EventsPage(self.events(after), more=False)
 
     def fetch_blob(self, item: str, limit_bytes: int) -> bytes:

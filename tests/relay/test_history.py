@@ -104,11 +104,13 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     return Machine(None if request.param == "memory" else tmp_path)
 
 
-def pages(member: Member, limit: int = 1000, after: int | None = None) -> list[dict[str, Any]]:
+def pages(
+    member: Member, limit: int = 1000, after: int | None = None, jobs: int | None = None
+) -> list[dict[str, Any]]:
     """All events, page by page."""
     found: list[dict[str, Any]] = []
     while True:
-        answer = member.get(wire.events_page(member.sid, after, limit))
+        answer = member.get(wire.events_page(member.sid, after, limit, jobs))
         assert answer.status == 200, answer.body
         page = answer.json
         found += page["events"]
@@ -632,3 +634,42 @@ def test_the_sweeper_forgets(machine: Machine) -> None:
         machine.run_job()
         machine.clock.turn(8 * DAY_S)
         until(lambda: not machine.session.jobs, "forgetting")
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_who_asks_for_the_newest_jobs_alone(machine: Machine, limit: int) -> None:
+    """P-HIS-10: finished jobs and what goes with them are left out, and nothing else."""
+    with machine.serve():
+        crew = machine.crew
+        used, kept = machine.input_file(), machine.input_file()
+        done = [machine.run_job(*names, files=1) for names in ([used, kept], [], [kept], [])]
+        crew.sender.say("hello")
+        whole = pages(crew.owner)
+        newest = pages(crew.owner, limit, jobs=2)
+        check_numbering(newest)
+        told = [event for event in newest if event["kind"] != "gap"]
+        assert told == [event for event in whole if event in told]
+        assert newest[-1]["seq"] == whole[-1]["seq"]
+        left = {json.dumps(event) for event in whole} - {json.dumps(event) for event in told}
+        gone = {machine.session.items[item.ref.id].seq for pair in done[:2] for item in pair}
+        assert gone <= {json.loads(event)["seq"] for event in left}
+        items = {event["seq"] for event in told if event["kind"] == "item"}
+        assert machine.session.items[used.ref.id].seq not in items
+        for item in (kept, *done[2], *done[3]):
+            assert machine.session.items[item.ref.id].seq in items
+        assert pages(crew.owner, limit) == whole
+        assert pages(crew.owner, limit, jobs=1000) == whole
+        assert pages(crew.owner, jobs=0)[-1]["seq"] == whole[-1]["seq"]
+
+
+def test_jobs_that_go_on_are_told_to_everybody(machine: Machine) -> None:
+    """P-HIS-10."""
+    with machine.serve():
+        machine.run_job()
+        crew = machine.crew
+        crew.beat(machine.runner)
+        job = crew.job()
+        assert crew.submit(job).status == 201
+        told = pages(crew.owner, jobs=0)
+        assert machine.session.items[job.ref.id].seq in {event["seq"] for event in told}
+        assert kinds(told).count("gap") == 1

@@ -98,7 +98,7 @@ class LyingRelay:
         self.line = Timeline()
         self.blobs: dict[str, bytes] = {}
 
-    def events_page(self, after: int | None = None) -> EventsPage:
+    def events_page(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
         return EventsPage([e for e in self.line.events if after is None or e.seq > after], False)
 
     def fetch_blob(self, item: str, limit_bytes: int) -> bytes:

@@ -46,6 +46,8 @@ not cost anybody the identity of a session that lives."""
 EVENTS_BYTES: Final = 2 * TIMELINE_BYTES
 """Bound of `events.jsonl`: what a reader keeps of a session, and room for its escapes."""
 PAST: Final = "past.jsonl"
+ELSEWHERE: Final = "past-at-the-relay"
+"""There as long as `PAST` lacks what the relay was asked to leave out."""
 EPOCHS: Final = "epochs.json"
 EPOCHS_BYTES: Final = TIMELINE_BYTES
 SMALL_BYTES: Final = 64 * 1024
@@ -206,6 +208,24 @@ class SessionCache:
             known |= {event.seq: event for event in self._events.load() if event.seq in numbers}
             if self._save_past([known[seq] for seq in sorted(known)]):
                 self._events.let_go(lambda event: event.seq in numbers)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether what was put aside is here, not only at the relay."""
+        return not os.path.lexists(self._path("state", ELSEWHERE))
+
+    def past_is_elsewhere(self) -> None:
+        """Note, before such events are stored, that the relay left some out because it was asked
+        to."""
+        self.save_state(ELSEWHERE, b"")
+
+    def take_past(self, events: Sequence[Event]) -> None:
+        """Put aside what the relay had left out."""
+        with self.locked():
+            known = {event.seq: event for event in (*self._load_past(), *events)}
+            if self._save_past([known[seq] for seq in sorted(known)]):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path("state", ELSEWHERE))
 
     def _load_past(self) -> list[Event]:
         data = self.load_state(PAST, EVENTS_BYTES) or b""

@@ -261,9 +261,10 @@ class RelayApi:
             decode(answer, EventsAnswer, "list of events", self.relay).events, self.relay
         )
 
-    def events_page(self, after: int | None = None) -> EventsPage:
-        """Events after number `after`, in sessions with `history`. Raises like `events`."""
-        path = wire.events_page(self.session_id, after, PAGE_EVENTS)
+    def events_page(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
+        """Events after number `after`, in sessions with `history`; with `jobs` a gap stands for
+        those of finished jobs that are not among so many newest. Raises like `events`."""
+        path = wire.events_page(self.session_id, after, PAGE_EVENTS, jobs)
         try:
             answer = self._get(path, limit=PAGE_ANSWER_BYTES)
         except RelayError as error:

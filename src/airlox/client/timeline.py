@@ -25,6 +25,7 @@ from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed, soon
 from airlox.client.transport import one_line
 from airlox.errors import (
+    ConnectionLost,
     EncodingError,
     ProtocolError,
     RelayError,
@@ -137,19 +138,25 @@ class Timeline:
         return changes
 
     def _catch_up(self, api: RelayApi) -> list[Change]:
-        """Take what happened since the last event; page by page where the session has pages."""
+        """Take what happened since the last event; page by page where the session has pages.
+
+        Whoever knows nothing yet asks for the newest of the finished jobs alone.
+        """
         changes: list[Change] = []
+        jobs = RECENT_JOBS if self.read(lambda view: view.last_seq) < 0 else None
         for _ in range(MAX_PAGES):
             last = self.read(lambda view: view.last_seq)
-            page = self._ask(api, last if last >= 0 else None)
+            page = self._ask(api, last if last >= 0 else None, jobs)
+            if jobs is not None and any(event.kind == EventKind.GAP for event in page.events):
+                self._me.cache.past_is_elsewhere()
             changes += self.take(page.events)
             if not page.more or self.read(lambda view: view.last_seq) <= last:
                 break
         return changes
 
-    def _ask(self, api: RelayApi, after: int | None) -> EventsPage:
+    def _ask(self, api: RelayApi, after: int | None, jobs: int | None = None) -> EventsPage:
         if self._me.manifest.has(Feature.HISTORY):
-            return api.events_page(after)
+            return api.events_page(after, jobs=jobs)
         return EventsPage(api.events(after), more=False)
 
     def take(self, events: Sequence[Event]) -> list[Change]:
@@ -157,7 +164,7 @@ class Timeline:
         with self._lock:
             self._load()
             if any(event.kind == EventKind.FORGOTTEN for event in events):
-                self.recall()  # what was put aside is forgotten too
+                self._recall()  # what was put aside is forgotten too
             last = self._view.last_seq
             fresh = [event for event in events if event.seq > last]
             if not fresh:
@@ -393,13 +400,46 @@ class Timeline:
         self._let_go(events, changes)
 
     def recall(self) -> None:
-        """Bring in the finished jobs that were put aside: for lists, and for who asks for one."""
+        """Bring in the finished jobs that were put aside: for lists, and for who asks for one.
+
+        Where they are at the relay only they are fetched; that they cannot be had is told.
+        """
+        if self._me.cache.has_all:
+            self._recall()
+            return
+        try:
+            left_out = self._all_events()
+        except (ConnectionLost, RelayError, SessionClosed) as error:
+            self._warn(f"of finished jobs only the newest are known here: {error.message}")
+            self._recall()
+            return
+        with self._lock:
+            self._load()
+            last = self._view.last_seq
+            here = {event.seq for event in self._me.cache.load_events() if not _is_gap(event)}
+            past = [e for e in left_out if e.seq <= last and e.seq not in here and not _is_gap(e)]
+            self._me.cache.take_past(past)
+            self._recalled = False
+            self._recall(past)
+
+    def _all_events(self) -> list[Event]:
+        """Every event that the relay has."""
+        found: list[Event] = []
+        for _ in range(MAX_PAGES):
+            page = self._ask(self._me.api, found[-1].seq if found else None)
+            found += page.events
+            if not page.more or not page.events:
+                break
+        return found
+
+    def _recall(self, fetched: Sequence[Event] = ()) -> None:
+        """Bring in what the cache put aside, and what was just fetched."""
         with self._lock:
             self._load()
             if self._recalled or not self._me.manifest.has(Feature.HISTORY):
                 return
             self._recalled = True
-            past = self._me.cache.load_past()
+            past = [*self._me.cache.load_past(), *fetched]
             if not past:
                 return
             known = {event.seq: event for event in [*self._me.cache.load_events(), *past]}
@@ -524,6 +564,10 @@ def _is_runners_file(view: SessionView, item: ItemId) -> bool:
         and record.author.role is Role.RUNNER
         and record.envelope.header.kind is Kind.FILE
     )
+
+
+def _is_gap(event: Event) -> bool:
+    return event.kind == EventKind.GAP
 
 
 def _subject(event: Event) -> object:

@@ -33,9 +33,12 @@ def events(sid: str, after: int | None = None) -> str:
     return f"{session(sid)}/events" + ("" if after is None else f"?after={after}")
 
 
-def events_page(sid: str, after: int | None, limit: int) -> str:
-    """At most `limit` events with a number greater than `after` (sessions with `history`)."""
-    return f"{session(sid)}/events?limit={limit}" + ("" if after is None else f"&after={after}")
+def events_page(sid: str, after: int | None, limit: int, jobs: int | None = None) -> str:
+    """At most `limit` events with a number greater than `after` (sessions with `history`), of
+    finished jobs only those of the `jobs` newest, if that is said."""
+    asked = {"limit": limit, "after": after, "jobs": jobs}
+    words = "&".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+    return f"{session(sid)}/events?{words}"
 
 
 def stream(sid: str) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from airlox import safefs
@@ -45,15 +45,25 @@ REWRITE_BYTES: Final = 1 << 20
 # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
 
-def events_page(session: Session, at: int, limit: int) -> bytes:
-    """The answer of `/events` from number `at` on: at most `limit` events, and about a MiB."""
+def old_numbers(session: Session, jobs: int) -> frozenset[int]:
+    """Numbers of the events of finished jobs and what goes with them, but for the `jobs` newest."""
+    over = [job for job in session.jobs.values() if job.is_over]
+    going = going_with(session, over[: max(0, len(over) - jobs)])
+    return frozenset(session.numbers_about(going))
+
+
+def events_page(session: Session, at: int, limit: int, aside: Set[int] = frozenset()) -> bytes:
+    """The answer of `/events` from number `at` on: at most `limit` events, and about a MiB. A gap
+    stands for what was forgotten, and for the numbers `aside`."""
     end, most = len(session.events), max(1, min(limit, limits.PAGE_EVENTS))
     part, count = bytearray(b'{"events":['), 0
     while at < end and count < most and len(part) < limits.PAGE_BYTES:
-        event = session.events[at]
+        event = None if at in aside else session.events[at]
         part += b"," if count else b""
         if event is None:
-            first, at = at, session.gap_end(at)
+            first = at
+            while at + 1 < end and (at + 1 in aside or session.events[at + 1] is None):
+                at += 1
             part += f'{{"seq":{at},"kind":"{EventKind.GAP}","data":{{"first":{first}}}}}'.encode()
         else:
             part += f'{{"seq":{at},"kind":"{event.kind}","data":{event.data}}}'.encode()

@@ -25,7 +25,7 @@ from airlox.relay.audit import trail_parts
 from airlox.relay.call import JSON, NO_STORE, STREAM_HEADERS, Call, Disconnected
 from airlox.relay.delivery import delivery_of
 from airlox.relay.entities import Participant
-from airlox.relay.history import events_page
+from airlox.relay.history import events_page, old_numbers
 from airlox.relay.hub import CHUNK_BYTES, Stream
 from airlox.relay.jobs import describe
 from airlox.relay.refusals import Refusal
@@ -139,7 +139,9 @@ async def events(relay: Relay, call: Call) -> None:
     at, end = (0 if after is None else after + 1), len(session.events)
     if session.keeps_history:
         limit = call.number_after(call.query("limit"), "limit")
-        page = events_page(session, at, limits.PAGE_EVENTS if limit is None else limit)
+        jobs = call.number_after(call.query("jobs"), "jobs")
+        aside = frozenset() if jobs is None else old_numbers(session, jobs)
+        page = events_page(session, at, limits.PAGE_EVENTS if limit is None else limit, aside)
         await call.answer(200, page, (JSON, NO_STORE))
         return
     parts = _event_parts(session, at, end)

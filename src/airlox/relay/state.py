@@ -9,7 +9,7 @@ counted in ticks, so that a clock that is set ends nothing early or late.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -168,6 +168,11 @@ class Session:
                 seq = found[-1][1]
             seq += 1
         return found
+
+    def numbers_about(self, items: Iterable[ItemId]) -> Iterator[int]:
+        """Numbers of the events that speak of these items, in sessions with `history`."""
+        for item in items:
+            yield from self._about.get(item, ())
 
     def is_delivered(self, item_id: ItemId) -> bool:
         """Whether the item's blob may go: everybody it is kept for has it, and somebody has."""
