@@ -25,7 +25,7 @@ from airlox.client.transport import Answer, Transport, _Chunks
 from airlox.errors import ConnectionLost, LimitError, UsageError, ValidationError
 from support.scripted import Peer, Scripted, always
 
-PATIENT_S = 15.0
+PATIENT_S = 25.0
 
 
 def make(base_url: str, environ: dict[str, str] | None = None) -> Transport:

@@ -31,7 +31,7 @@ from airlox.protocol.view import input_digest
 from support.scripted import Peer, Request, Scripted
 from support.world import Timeline, World
 
-PATIENT_S = 15.0
+PATIENT_S = 25.0
 """Less than a call may take that has no other end."""
 
 SOON_S = (0.4, 2.0, 10.0)

@@ -19,7 +19,7 @@ from support.clock import Clock
 from support.fake_runner import FULL, FakeRunner, Task
 from support.relay import RelayThread, now_ms, until
 
-PATIENT_S = 30.0
+PATIENT_S = 60.0
 DAY_S = 86_400
 
 

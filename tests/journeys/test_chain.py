@@ -19,7 +19,7 @@ from support.cutting import Network
 from support.fake_runner import FULL, FakeRunner, Task
 from support.relay import RelayThread
 
-PATIENT_S = 30.0
+PATIENT_S = 60.0
 
 POST = """
 import sys

@@ -19,7 +19,7 @@ from airlox.protocol.job import Cause, CauseKind, Status
 from journeys.conftest import People
 from support.fake_runner import FULL, FakeRunner, Task
 
-PATIENT_S = 30.0
+PATIENT_S = 60.0
 
 
 class Place:

@@ -28,7 +28,7 @@ from airlox import (
 from airlox.client import items as items_module
 from journeys.conftest import People
 
-PATIENT_S = 30.0
+PATIENT_S = 60.0
 
 
 def texts(items: object) -> list[str | None]:

@@ -21,7 +21,7 @@ from journeys.conftest import People
 from support.fake_runner import FULL, FakeRunner, Task
 from support.trees import Node, changes_between, describe, make_tree
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 ZIP = "application/zip"
 SENT: dict[bytes, Node] = {b"a.py": ("f", b"one"), b"d/b.py": ("x", b"two"), b"c.md": ("f", b"")}
 LIMITS = {**FULL, "approve_runners": False}

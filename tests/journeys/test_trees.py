@@ -21,7 +21,7 @@ from journeys.conftest import People
 from support.fake_runner import FULL, FakeRunner, Task
 from support.trees import git
 
-PATIENT_S = 30.0
+PATIENT_S = 60.0
 
 
 class Keeper:

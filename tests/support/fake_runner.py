@@ -25,7 +25,7 @@ from airlox.protocol.item import ItemRef, Kind
 from airlox.protocol.payload import File
 from airlox.protocol.view import Item, input_digest
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class Task:

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from support.parts import require
 from support.ports import free_port
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 LOOK_S = 0.02
 GUIDE = Path(__file__).parents[2] / "docs" / "self-hosting.md"
 DOCUMENTED_RELAY = "127.0.0.1:8080"

@@ -23,7 +23,7 @@ from .people import read_journal
 from .processes import Process, leftovers, reap, take_in_orphans
 
 VIEW_S = 100.0
-GONE_S = 20.0
+GONE_S = 60.0
 FINDINGS_SHOWN = 40
 
 

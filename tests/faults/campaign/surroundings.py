@@ -21,7 +21,7 @@ from .processes import die_with_parent
 
 INSIDE = "TEST_CAMPAIGN_INSIDE"
 RELAY_ADDRESS = "127.0.0.1"
-COMMAND_S = 20.0
+COMMAND_S = 60.0
 
 _LOOPBACK = (
     "ip link set lo up && echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet && "
