@@ -54,6 +54,11 @@ def test_what_fits() -> None:
     check(TOOL, {"text": "äöü", "seconds": 1, "kind": "a", "labels": ["x"], "more": {"a": None}})
 
 
+def test_null_is_an_argument_left_out() -> None:
+    check(TOOL, {"text": "abc", "seconds": None, "labels": None})
+    assert refused(text=None) == "t needs text"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

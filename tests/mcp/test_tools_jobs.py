@@ -259,3 +259,6 @@ def test_long_output_comes_with_its_beginning_and_its_end(place: Place) -> None:
     assert answer["stdout"].endswith("\n20000\n")
     assert "characters left out" in answer["stdout"]
     assert len(answer["stdout"]) < 17_000
+    assert "save_dir" in answer["cut"]
+    (path,) = place.bench.call("get_result", job=answer["job"], save_dir="long")["saved"]
+    assert Path(path).read_text() == "".join(f"{number}\n" for number in range(1, 20_001))

@@ -22,8 +22,10 @@ CODE: Final = "bad_arguments"
 
 
 def check(tool: Tool, arguments: dict[str, Any]) -> None:
-    """Raises UsageError for arguments that do not fit the tool's input schema."""
+    """Raises UsageError for arguments that do not fit the tool's input schema. One that is null
+    counts as left out: models write that where they mean it."""
     _check_values(tool, arguments, 0)
+    arguments = {name: value for name, value in arguments.items() if value is not None}
     known = tool.input_schema.get("properties", {})
     unknown = sorted(set(arguments) - set(known))
     if unknown:

@@ -42,9 +42,11 @@ class Desk:
         self.files = AllowedDirs.of(options.allow_dirs, private)
         self.sessions = Sessions(options)
         self.workers = Workers()
-        self.jobs = JobBook(self.workers)
+        self._followers = Workers()
+        self.jobs = JobBook(self.workers, self._followers)
 
     def close(self) -> None:
         """End every wait and disconnect from every session; sessions and jobs go on."""
         self.sessions.disconnect()
         self.workers.join()
+        self._followers.join()

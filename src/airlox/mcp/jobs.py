@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airlox.mcp.tool import Caller
     from airlox.mcp.workers import Workers
 
-KEPT: Final = 256
+KEPT: Final = 128
 TICKET: Final = "sending-"
 
 Sent = tuple["Place", "Job"]
@@ -44,6 +44,11 @@ class Watch:
         self.ended: Future[Result] = Future()
         self.tail = Tail()
         self.status: JobStatus | None = None
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the job could not be sent: then it may be tried again."""
+        return self.sent.done() and self.sent.exception() is not None
 
     @property
     def failed(self) -> bool:
@@ -77,8 +82,10 @@ class Watch:
 class JobBook:
     """Safe to share between threads."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, followers: Workers) -> None:
+        """`followers` run as long as jobs do, `workers` what is short."""
         self._workers = workers
+        self._followers = followers
         self._lock = threading.Lock()
         self._count = 0
         self._by_key: OrderedDict[str, Watch] = OrderedDict()
@@ -90,7 +97,7 @@ class JobBook:
         stands for one request. Raises UsageError."""
         with self._lock:
             watch = None if key is None else self._by_key.get(key)
-            if watch is None:
+            if watch is None or watch.unsent:
                 watch = self._start(request, send)
                 if key is not None:
                     _keep(self._by_key, key, watch)
@@ -106,7 +113,7 @@ class JobBook:
         """The watch of a ticket or a job's id, if there is one that goes on or saw the end."""
         with self._lock:
             watch = self._by_name.get(name)
-        if watch is None or (watch.failed and not watch.sent.exception()):
+        if watch is None or (watch.failed and not watch.unsent):
             return None
         return watch
 
@@ -119,7 +126,7 @@ class JobBook:
         """The session and handle of a job this server sent, which can answer for its tree."""
         with self._lock:
             watch = self._by_name.get(job_id)
-        return None if watch is None or not watch.sent.done() else watch.sent.result()
+        return watch.sent.result() if watch is not None and watch.sent.done() else None
 
     def stop(self, watch: Watch) -> None:
         """Have a job cancelled, now or once it has been sent. Returns at once."""
@@ -134,7 +141,7 @@ class JobBook:
         self._count += 1
         watch = Watch(f"{TICKET}{self._count}", request)
         watch.sent.add_done_callback(lambda sent: self._note(watch, sent))
-        self._workers.start(lambda: watch.run(send))
+        self._followers.start(lambda: watch.run(send))
         _keep(self._by_name, watch.ticket, watch)
         return watch
 

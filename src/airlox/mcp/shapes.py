@@ -95,6 +95,8 @@ def result(value: Result) -> Shape:
     }
     if value.reason:
         shape["reason"] = value.reason
+    if len(stdout) > OUTPUT_CHARS or len(stderr) > OUTPUT_CHARS:
+        shape["cut"] = "get_result with save_dir saves all of the output"
     if value.stdout_truncated or value.stderr_truncated:
         shape["truncated"] = "the runner kept no more of the output"
     for name in ("cause", "egress", "env", "left_out", "limits", "others", "tree"):

@@ -6,6 +6,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from airlox import safefs
 from airlox.errors import UsageError
 from airlox.mcp import shapes
 from airlox.mcp.jobs import Watch, wait_ended, wait_sent
@@ -254,6 +255,12 @@ def _finished(use: Use, place: Place, result: Result) -> Answer:
 
 
 def _save(use: Use, result: Result) -> list[str]:
+    """Save what came back, and output that is too long for an answer; their paths."""
+    head = f"airlox-{secrets.token_hex(4)}"
     with use.desk.files.folder(use["save_dir"], make=True) as folder:
-        unpacked = f"airlox-{secrets.token_hex(4)}-out"
-        return [f"{folder.path}/{path}" for path in result.save_at(folder.fd, unpacked)]
+        saved = result.save_at(folder.fd, f"{head}-out")
+        for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
+            if len(output) > shapes.OUTPUT_CHARS:
+                data = output.encode()
+                saved.append(safefs.save_new_at(folder.fd, f"{head}-{name}.txt", data))
+        return [f"{folder.path}/{path}" for path in saved]
