@@ -92,7 +92,7 @@ def parked_outcome(i: dict[str, Any]) -> str:
 
 def points() -> dict[str, bytes]:
     """Shares that must be refused, and one that must not."""
-    good = plain.multiply(5, plain.BASE)
+    good = odd.multiply(5, plain.BASE)
     order_8 = torsion()
     return {
         "of-the-group": odd.encode(good),

@@ -225,7 +225,7 @@ class TestExchange:
     def test_a_share_that_is_only_the_mask_is_refused(self) -> None:
         """P-TRF-3: it would fix the shared point whatever our scalar is."""
         own = transfer.make_share(Side.SENDER, WORDS_2, random("x"))
-        mask = odd.encode(plain.multiply(plain.password(list(WORDS_2)), plain.N))
+        mask = odd.encode(odd.multiply(plain.password(list(WORDS_2)), plain.N))
         with pytest.raises(ValidationError):
             transfer.agree(own, mask, OFFERED)
 

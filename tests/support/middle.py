@@ -85,3 +85,37 @@ def _join(one: socket.socket, other: socket.socket) -> None:
             if not data:
                 return
             (other if sock is one else one).sendall(data)
+
+
+class Carrier:
+    """Carries each request to the relay and its answer back, and notes both. As a script for
+    `Scripted` it is all that stands between.
+
+    `target_url` may be changed while it runs; `named` is the client that it names, as proxies do;
+    `before` hears of each request before it goes on, and may end the relay.
+    """
+
+    def __init__(self, target_url: str, named: str | None = None) -> None:
+        self.target_url = target_url
+        self.named = named
+        self.before: Callable[[Request], None] = _carry_on
+        self.seen: list[tuple[Request, bytes]] = []
+
+    def __call__(self, peer: Peer) -> None:
+        request = peer.read()
+        if request is None:
+            return
+        self.before(request)
+        if self.named is not None:
+            request = request._replace(headers={**request.headers, "x-forwarded-for": self.named})
+        answer = b""
+        with _dial(self.target_url) as server:
+            server.sendall(_said_again(request))
+            while data := _next(server, peer.sock):
+                answer += data
+        self.seen.append((request, answer))
+        peer.send(answer)
+
+
+def _carry_on(_: Request) -> None:
+    """Nothing is done before a request goes on."""

@@ -136,6 +136,8 @@ class TransferOffer:
         """See `wait`."""
         if not self._waiting.acquire(blocking=False):
             raise UsageError("this code is waited for already", hint="one wait at a time")
+        if self._sent is not None:
+            self._receipt = Deadline.after(RECEIPT_S)
         try:
             while not waiter.api.over:
                 if self._step(waiter):
@@ -205,6 +207,8 @@ class TransferOffer:
         try:
             if exchange is None and shown.said:
                 self._answer(api, shown)
+                if len(shown.said) > 1:
+                    self._version = None  # there is more to see to than news
             elif exchange is not None and len(shown.said) > 1:
                 self._confirm(api, shown, exchange)
         except ProtocolError:
@@ -389,7 +393,7 @@ class _Redeeming:
         self._wanted = wanted
         self._timeout = timeout
         self._number = ""
-        self._version: int | None = None
+        self._shown: calls.TryAnswer | None = None
 
     def run(self, verify: Verify | None) -> Invite:
         nameplate = self._code.nameplate
@@ -421,27 +425,35 @@ class _Redeeming:
     def _hear(self, at: int) -> bytes:
         """Wait for a message of the sender. Raises TransferError and WaitTimeout."""
         deadline = Deadline.after(self._timeout)
-        while not deadline.passed:
+        while len(self._said) <= at:
+            self._check_goes_on()
+            if deadline.passed:
+                raise self._nobody()
             try:
-                shown = calls.look_at_try(
-                    self._api.within(deadline), self._code.nameplate, self._number, self._version
-                )
+                self._look(self._api.within(deadline))
             except ConnectionLost as error:
                 if error.code in ("tls", "closed"):
                     raise
                 self._api.pause(deadline.cap_s(RECONNECT_S))
-                continue
             except RelayError as error:
                 if error.code == "code_unknown":
                     raise calls.ended("code_gone") from error
                 raise
-            self._version = shown.version
-            if len(shown.said) > at:
-                return calls.message_of(shown.said, at, self._api)
-            self._check_goes_on(shown)
-        raise self._nobody()
+        return calls.message_of(self._said, at, self._api)
 
-    def _check_goes_on(self, shown: calls.TryAnswer) -> None:
+    def _look(self, api: RelayApi) -> None:
+        """Take in what is said and known, once there is more."""
+        after = None if self._shown is None else self._shown.version
+        self._shown = calls.look_at_try(api, self._code.nameplate, self._number, after)
+
+    @property
+    def _said(self) -> list[str]:
+        return [] if self._shown is None else self._shown.said
+
+    def _check_goes_on(self) -> None:
+        shown = self._shown
+        if shown is None:
+            return
         if shown.state == TryState.WRONG:
             left = max(0, shown.guesses_left)
             raise TransferError(
