@@ -27,7 +27,7 @@ def people(world: World) -> dict[str, Person]:
 
 
 def woken_by(senders: Senders, people: dict[str, Person], world: World) -> set[str]:
-    view, line = SessionView(world.manifest, world.keys.session_key), Timeline()
+    view, line = SessionView(world.manifest, world.keyring()), Timeline()
     for person in people.values():
         view.step(line.join(person))
     return {name for name, p in people.items() if senders.may_wake(view.participants[p.public])}

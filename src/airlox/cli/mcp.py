@@ -54,9 +54,14 @@ def add_arguments(parser: Parser, command: str) -> bool:
         "config",
         "Print how an agent is told to start this server",
         details="The session's link is not in it: the agent hands AIRLOX_INVITE on.",
-        example="airlox mcp config codex > ~/.codex/config.toml",
+        example="airlox mcp config codex --allow-dir ~/airlox-work >> ~/.codex/config.toml",
     )
-    leaf.add_argument("--folder", metavar="DIR", help="the folder that its file tools may use")
+    leaf.add_argument(
+        "--allow-dir",
+        dest="folder",
+        metavar="DIR",
+        help="the folder that its file tools may use: one for this work, not your project",
+    )
     leaf.add_argument("client", choices=CLIENTS, metavar="CLIENT", help=", ".join(CLIENTS))
     actions.add(
         "prompt",
@@ -78,7 +83,8 @@ def run(args: Namespace, voice: Voice) -> int:
 def _config(args: Namespace, voice: Voice) -> int:
     from airlox.agents.configs import Server, config_for
 
-    config = config_for(args.client, Server(("airlox",), args.folder))
+    folder = None if args.folder is None else os.path.abspath(args.folder)
+    config = config_for(args.client, Server(("airlox",), folder))
     if voice.json:
         voice.document({"config": config.text, "file": config.file, "advice": config.advice})
     else:
