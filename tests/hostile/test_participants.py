@@ -20,6 +20,7 @@ import pytest
 
 from airlox import AirloxError, Session, UsageError
 from airlox.protocol import canonical, wire
+from airlox.protocol.addressing import encode_recipients
 from airlox.protocol.digest import NOTHING_HEX, sha256_hex
 from airlox.protocol.encoding import new_item_id
 from airlox.protocol.item import Kind, SealedItem, seal_item
@@ -35,7 +36,7 @@ from airlox.protocol.job import (
     Status,
 )
 from airlox.protocol.keys import Role
-from airlox.protocol.payload import File
+from airlox.protocol.payload import File, Text
 from hostile.conftest import SOURCE, Measured, measure
 from support.archives import Member as ZipMember
 from support.archives import build_zip
@@ -100,6 +101,10 @@ class Town:
         assert self.villain.send(item).status == 201
         return item
 
+    def post(self, text: Text) -> None:
+        item = self.villain.person.post(text, at_ms=now_ms())
+        assert self.villain.send(item).status == 201
+
     def job(self, script: str) -> SealedItem:
         meta = ShellJob(
             files=(), kind="shell", memory_mb=None, target=AnyRunner(), timeout_s=10, script=script
@@ -152,6 +157,8 @@ class TestWhatIsShown:
         town = Town(relay, tmp_path)
         town.villain.say(ACTING)
         town.villain.say(POSING)
+        address = encode_recipients([town.runner.public, town.villain.public, "role:observer"])
+        town.post(Text(text=ACTING + POSING, to=address, reply_to="A" * 22))
         town.send_file("a.md", ACTING.replace("\0", "").encode(), "md", "text/markdown")
         script = f"echo '{ACTING}'".replace("\0", "")
         job = town.job(script)
@@ -171,6 +178,7 @@ class TestWhatIsShown:
         [
             ("items",),
             ("items", "--json"),
+            ("items", "--for-me"),
             ("watch", "--timeout", "1"),
             ("job", "ls"),
             ("runner", "list"),
@@ -303,6 +311,33 @@ def forge(member: Member, payload: bytes) -> SealedItem:
         nonce=os.urandom(12),
         refs=(),
     )
+
+
+ADDRESSES: dict[str, dict[str, Any]] = {
+    "no role": {"to": ["role:admin"]},
+    "a name": {"to": ["victim"]},
+    "escapes": {"to": [ACTING]},
+    "nobody": {"to": []},
+    "no list": {"to": "role:observer"},
+    "out of order": {"to": ["role:sender", "role:observer"]},
+    "an item that is none": {"reply_to": ACTING},
+}
+
+
+def test_addresses_that_are_none(town: Town) -> None:
+    """[P-ADR-1] Each is refused by itself, and what comes after is read."""
+    for fields in ADDRESSES.values():
+        plain = {"mime": "text/markdown", "name": "a.md", "type": "file"}
+        meta = canonical.encode(plain | fields)
+        item = forge(town.villain, len(meta).to_bytes(4, "big") + meta + b"x")
+        assert town.villain.send(item).status == 201
+    town.post(Text(text="after", to=("role:observer",)))
+    told = town.cli("items", "--json")
+    assert told.code == 0, told
+    *refused, last = [json.loads(line) for line in told.out.splitlines()][-len(ADDRESSES) - 1 :]
+    assert [item["status"] for item in refused] == ["rejected"] * len(ADDRESSES)
+    assert (last["text"], last["for_me"]) == ("after", ["role"])
+    assert harmless(told.out + told.err + town.cli("items").out)
 
 
 class TestNames:
