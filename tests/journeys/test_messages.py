@@ -477,10 +477,13 @@ def test_ctrl_c_ends_a_stream(people: People, tmp_path: Path) -> None:
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(owner.invites["sender"] + "\n")
-        process.stdin.flush()
-        owner.send_text("go")
-        assert process.stdout.readline() == "go\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "interrupted\n"
-        assert process.wait(PATIENT_S) == 0
+        try:
+            process.stdin.write(owner.invites["sender"] + "\n")
+            process.stdin.flush()
+            owner.send_text("go")
+            assert process.stdout.readline() == "go\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "interrupted\n"
+            assert process.wait(PATIENT_S) == 0
+        finally:
+            process.kill()

@@ -214,9 +214,11 @@ class TestEnd:
             [sys.executable, "-c", runner, str(tmp_path), *sys.path], stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None
-            pids = [int(word) for word in process.stdout.readline().split()]
-            assert len(pids) == 3
-            process.kill()
+            try:
+                pids = [int(word) for word in process.stdout.readline().split()]
+                assert len(pids) == 3
+            finally:
+                process.kill()
         for pid in pids:
             wait_until_gone(pid)
 

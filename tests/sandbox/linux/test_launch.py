@@ -89,10 +89,12 @@ def test_none_outlives_its_runner(number: signal.Signals) -> None:
         [sys.executable, "-c", RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as runner:
         assert runner.stdout is not None
-        assert runner.stdout.readline() == b"kept\n"
-        waiting = [p.pid for p in proctable.all_processes() if p.parent == runner.pid]
-        ends = [os.pidfd_open(pid) for pid in waiting]
-        runner.send_signal(number)
+        try:
+            assert runner.stdout.readline() == b"kept\n"
+            waiting = [p.pid for p in proctable.all_processes() if p.parent == runner.pid]
+            ends = [os.pidfd_open(pid) for pid in waiting]
+        finally:
+            runner.send_signal(number)
     try:
         assert len(ends) == 2
         for fd in ends:
