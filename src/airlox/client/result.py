@@ -156,17 +156,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Write the out files as they travelled into an open folder, and what their archive holds
         into a new folder called `unpacked` beside it; their paths from the open folder.
 
-        Nothing is overwritten, no link is followed. Raises StorageError.
+        Nothing is overwritten, no link is followed. Raises StorageError, and ValidationError for
+        an archive that is unsafe.
         """
         from airlox.client import saving
 
         travelled = [(file.name, lambda f=file: bytes_of(f)) for file in self.out_files]
+        inside = [
+            (f"{unpacked}/{entry.path}", load)
+            for file in self.out_files
+            if file.name == CONTAINER
+            for entry, load in _packed(
+                file
+            )  # an unsafe archive is refused before anything is there
+        ]
         saved = saving.save_in(folder_fd, travelled)
-        packed = [file for file in self.out_files if file.name == CONTAINER]
-        if packed:
-            within = saving.make_new_folder(folder_fd, unpacked)
-            contents = ((f"{within}/{entry.path}", load) for entry, load in _packed(packed[0]))
-            saved += saving.save_in(folder_fd, contents)
+        if inside:
+            saving.make_new_folder(folder_fd, unpacked)
+            saved += saving.save_in(folder_fd, inside)
         return saved
 
     def texts(self, *, file_bytes: int, total_bytes: int) -> dict[str, str]:

@@ -46,11 +46,10 @@ def save_in(folder_fd: int, contents: Iterable[Content]) -> list[str]:
     return saved
 
 
-def make_new_folder(folder_fd: int, name: str) -> str:
-    """Make a folder that was not there, and return its name. Raises StorageError."""
+def make_new_folder(folder_fd: int, name: str) -> None:
+    """Make a folder that was not there. Raises StorageError."""
     with _errors():
         os.mkdir(name, 0o755, dir_fd=folder_fd)
-    return name
 
 
 @contextmanager
