@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ from support import parts, sandbox
 SAYS = "tell(os.nice(0))"
 
 
+def nicer(by: int) -> str:
+    """What a job says that is so much nicer than these tests are."""
+    return str(min(os.nice(0) + by, 19))
+
+
 def has_groups() -> bool:
     try:
         return open_driver().cpu_parent is not None
@@ -25,7 +31,7 @@ def has_groups() -> bool:
 @pytest.mark.parametrize("user", sandbox.USERS)
 def test_without_a_group_a_job_is_nice(user: str) -> None:
     seen = sandbox.run(SAYS, user=user, without=["cgroup"])
-    assert seen.words == [str(NICE)]
+    assert seen.words == [nicer(NICE)]
 
 
 def test_in_a_group_it_need_not_be() -> None:
@@ -33,11 +39,11 @@ def test_in_a_group_it_need_not_be() -> None:
     parts.require("root")
     if not has_groups():
         pytest.skip("no controller of processors may be used here")
-    assert sandbox.run(SAYS, user="root").words == ["0"]
+    assert sandbox.run(SAYS, user="root").words == [nicer(0)]
 
 
 def test_without_walls_it_is_nice() -> None:
-    assert sandbox.run(SAYS, user="user", sandbox="process").words == [str(NICE)]
+    assert sandbox.run(SAYS, user="user", sandbox="process").words == [nicer(NICE)]
 
 
 @pytest.mark.parametrize("user", sandbox.USERS)
