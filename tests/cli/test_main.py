@@ -24,7 +24,7 @@ from airlox.errors import (
 
 ACTIONS = {
     "audit": ("verify",),
-    "session": ("create", "info", "invites", "revoke", "audit", "close"),
+    "session": ("create", "info", "invites", "code", "revoke", "audit", "close"),
     "send": ("text", "file"),
     "job": ("ls",),
     "runner": ("join", "list", "approve", "reject"),

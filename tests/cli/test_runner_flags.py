@@ -11,6 +11,8 @@ from airlox.cli import runner, runner_flags
 from airlox.cli.options import CommandLineError, Parser
 from airlox.errors import AirloxError, UsageError
 
+from .test_output import Spoken
+
 
 def parse(*words: str) -> Namespace:
     parser = Parser(prog="airlox runner")
@@ -175,7 +177,8 @@ class TestAsWords:
         runner_flags.add_flags(parser)
         for action in parser._actions:
             assert action.option_strings, action.dest
-            assert action.nargs in (None, 0), action.dest
+            if action.dest not in runner_flags.SESSION_FLAGS:
+                assert action.nargs in (None, 0), action.dest
 
     def test_paths_are_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -185,3 +188,15 @@ class TestAsWords:
     def test_the_link_is_left_out(self) -> None:
         args = parse("--invite", "https://relay/s/x#secret", "--invite-file", "f")
         assert runner_flags.as_words(args) == ["--name=box"]
+        args = parse("--code", "417-guitar-orbit", "--relay", "https://relay", "--verify")
+        assert runner_flags.as_words(args) == ["--name=box"]
+
+    def test_a_link_and_a_code_do_not_go_together(self) -> None:
+        voice = Spoken().voice
+        for words in (
+            ("--code", "417-guitar-orbit", "--invite", "https://relay/s/x#secret"),
+            ("--relay", "https://relay"),
+            ("--verify",),
+        ):
+            with pytest.raises(CommandLineError, match="code"):
+                runner_flags.take_invite(parse(*words), voice)

@@ -1,7 +1,7 @@
 """README.md tells the truth: each of its commands runs here as it is written there.
 
 Only two things are put in place of what the page says: the relay's port, which may be taken on
-this machine, and the links that the commands before have printed.
+this machine, and the links and the code that the commands before have printed.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def test_the_walk_through(terminals: list[Terminal], home: Path, port: int) -> N
     server.wait_for("listening on http")
     you.run(take("export AIRLOX_RELAY"))
     you.type(take("airlox machine add box"))
-    printed = you.wait_for(r"^\s*(AIRLOX_INVITE=.*airlox runner join --name box.*)$")[1]
-    assert take("airlox runner join --name box") in printed
+    printed = you.wait_for(r"^\s*(airlox runner join .* --name box.*)$")[1]
+    assert re.sub(r"(?<=--code )\S+", "417-guitar-orbit", printed) == take("airlox runner join")
     machine.type(printed)
     you.wait_for(r"\?.*$")
     you.type("y")

@@ -103,7 +103,7 @@ class TestApproval:
     def test_away_from_a_terminal_the_one_that_joins_is_shown_and_approved(
         self, mine: Cli, relay: str, tmp_path: Path
     ) -> None:
-        words = ("machine", "add", "box", "--json", "--runtime", RUNTIME)
+        words = ("machine", "add", "box", "--json", "--link", "--runtime", RUNTIME)
         with mine.started(*words) as adding:
             link = link_of(event(adding, "command")["command"])
             with runner(relay, tmp_path / "there", link) as joined:
@@ -189,7 +189,7 @@ class TestRenewal:
         with runner(relay, there, link) as old:
             mine("machine", "approve", "box", "--yes")
             read_note(old, "ready")
-            words = ("machine", "add", "box", "--renew", "--json", "--job-timeout", "77")
+            words = ("machine", "add", "box", "--renew", "--json", "--link", "--job-timeout", "77")
             with mine.started(*words) as renewing:
                 command = event(renewing, "command")["command"]
                 assert command.endswith("--name box --sandbox process")
@@ -219,7 +219,7 @@ class TestRenewal:
         with runner(relay, tmp_path / "there", link) as running:
             mine("machine", "approve", "box", "--yes")
             read_note(running, "ready")
-            with mine.started("machine", "add", "box", "--renew", "--json") as renewing:
+            with mine.started("machine", "add", "box", "--renew", "--json", "--link") as renewing:
                 new = link_of(event(renewing, "command")["command"])
                 renewing.send_signal(signal.SIGINT)
                 assert renewing.wait(TIMEOUT_S) == 130

@@ -127,9 +127,10 @@ class Cli:
                     stream.close()
 
 
-def on_terminal(person: Cli, *words: str) -> str:
-    """Everything a command writes when its streams are a terminal."""
+def on_terminal(person: Cli, *words: str, typed: str = "") -> str:
+    """Everything a command writes when its streams are a terminal; `typed` waits there for it."""
     master, slave = pty.openpty()
+    os.write(master, typed.encode())
     with person.started(*words, stdin=slave, stdout=slave, stderr=slave) as running:
         os.close(slave)
         shown = b""

@@ -1,7 +1,8 @@
 """`airlox machine add`: make a machine's session, have its runner join, approve exactly that one.
 
-* The command for the other machine hands the runner's link over in the environment, where `ps`
-  does not show it.
+* The command for the other machine has a transfer code of two words, good once, while this one
+  waits; when it ends unused another takes its place. Where nobody waits, and with `--link`, the
+  command has the runner's link in the environment, where `ps` does not show it.
 * A renewal is the same for a machine that is there: its new session has the terms of the old one
   where no flag says otherwise. The machine keeps its old session until the runner has joined the
   new one and was approved; then the old one is closed.
@@ -17,9 +18,9 @@ from __future__ import annotations
 import shlex
 import time
 
-from airlox.cli import opening, options
+from airlox.cli import handover, opening, options
 from airlox.cli.output import time_text
-from airlox.errors import AirloxError, SessionClosed, UsageError, WaitTimeout
+from airlox.errors import AirloxError, RelayError, SessionClosed, UsageError, WaitTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ LIMITS: dict[str, Any] = {
 """Limits of a machine's jobs, unless flags say otherwise."""
 _ITEM_MB = 100
 _WAIT_S = 1800
+_NO_SUCH_PATH = (404, 405)
 _LOOK_S = 5.0
 """How often runners are looked for although none said a word: news can be held back on its way."""
 
@@ -91,6 +93,9 @@ def add_arguments(actions: options.Actions) -> None:
         help="a package Python jobs may use; may be repeated",
     )
     there = parser.add_argument_group("the command for the machine")
+    there.add_argument(
+        "--link", action="store_true", help="hand the link over in it instead of a one-time code"
+    )
     there.add_argument("--image", metavar="IMAGE", help="run jobs in this container image")
     there.add_argument("--sandbox", metavar="NAME", help="how it confines jobs [local]")
     options.add_profile_flags(parser)
@@ -103,15 +108,16 @@ def run(args: Namespace, voice: Voice) -> int:
     sandbox = sandbox_flags(args)
     with create(args, voice, _job_limits(args, old)) as session:
         machine = _describe(args, session)
-        command = join_command(session.invites["runner"], args.name, sandbox)
+        told = _Told(args.name, sandbox, session, voice)
         if args.wait == 0:
             _keep_or_replace(args, session, machine, old)
+            told.by_link()
             runner = None
         else:
-            runner = _fill(args, session, machine, old, command, voice)
+            runner = _fill(args, session, machine, old, told, voice)
     if old is not None:
         _end(args, old, voice)
-    _print_added(machine, runner, command, old, voice)
+    _print_added(machine, runner, told.command, old, voice)
     return 0
 
 
@@ -128,7 +134,7 @@ def _fill(
     session: Session,
     machine: Machine,
     old: Machine | None,
-    command: str,
+    told: _Told,
     voice: Voice,
 ) -> Runner:
     """Wait for the runner and approve it. A new machine stays when nobody came; a renewal that
@@ -136,8 +142,9 @@ def _fill(
     if old is None:
         keep(args, session, machine)
     try:
-        _show_command(command, old, voice)
-        runner = _await(args, session, voice, is_kept=old is None)
+        if old is not None:
+            voice.note("its old session goes on until the runner has joined the new one")
+        runner = _meet(args, session, told, voice)
         confirm(args, runner, voice)
         if old is None:
             approve(args, session, runner)
@@ -151,14 +158,33 @@ def _fill(
     return runner
 
 
-def _show_command(command: str, old: Machine | None, voice: Voice) -> None:
-    if voice.json:
-        voice.status("", event="command", command=command)
-        return
-    if old is not None:
-        voice.note("its old session goes on until the runner has joined the new one")
-    voice.note("run this on the machine:", "bold")
-    voice.show(f"\n  {command}\n")
+class _Told:
+    """The command for the other machine, as it was told last."""
+
+    def __init__(self, name: str, sandbox: str, session: Session, voice: Voice) -> None:
+        self.command = ""
+        self._name = name
+        self._sandbox = sandbox
+        self._session = session
+        self._voice = voice
+
+    def by_link(self) -> None:
+        """Take the command that has the link."""
+        link = self._session.invites["runner"]
+        self.command = join_command(link, self._name, self._sandbox)
+
+    def by_code(self, code: str) -> None:
+        """Take the command that has this code, and show it."""
+        taking = handover.take_command(self._session.relay, code, "runner", name=self._name)
+        self.command = f"{taking} {self._sandbox}"
+        self.show()
+
+    def show(self) -> None:
+        if self._voice.json:
+            self._voice.status("", event="command", command=self.command)
+            return
+        self._voice.note("run this on the machine:", "bold")
+        self._voice.show(f"\n  {self.command}\n")
 
 
 def _take_over(args: Namespace, old: Machine) -> None:
@@ -304,16 +330,37 @@ def join_command(link: str, name: str, sandbox: str) -> str:
     return f"{options.INVITE}={shlex.quote(link)} airlox runner join --name {name} {sandbox}"
 
 
-def _await(args: Namespace, session: Session, voice: Voice, *, is_kept: bool) -> Runner:
-    stays = "the machine stays added" if is_kept else "the machine stays as it was"
+def _meet(args: Namespace, session: Session, told: _Told, voice: Voice) -> Runner:
+    """Show the command, and wait for the runner that it brings. Raises WaitTimeout."""
+    code = None if args.link else _code(session, told, voice)
+    if code is None:
+        told.by_link()
+        told.show()
+    stays = "the machine stays as it was" if args.renew else "the machine stays added"
     voice.note(f"waiting for it to join (Ctrl-C leaves; {stays})")
     try:
-        return wait_for_runner(session, args.wait)
+        if code is None:
+            return wait_for_runner(session, args.wait)
+        return wait_for_runner(session, args.wait, meanwhile=code.look)
     except WaitTimeout as error:
-        hint = f"when the command has been run: airlox machine approve {args.name}"
-        if not is_kept:
-            hint = f"{stays}; start again with the command at hand"
+        hint = f"airlox machine invite {args.name} runner --code makes another command"
+        if args.renew:
+            hint = f"{stays}; start again with that machine at hand"
         raise WaitTimeout(error.message, code=error.code, hint=hint) from None
+    finally:
+        if code is not None:
+            code.end()
+
+
+def _code(session: Session, told: _Told, voice: Voice) -> handover.Handover | None:
+    """A code for the machine, told; None where the relay knows none."""
+    try:
+        return handover.Handover(session, told.by_code, voice)
+    except RelayError as error:
+        if error.status not in _NO_SUCH_PATH:
+            raise
+        voice.note("this relay knows no transfer codes: the command has the link itself")
+        return None
 
 
 def wait_for_runner(

@@ -20,7 +20,7 @@ from airlox.cli import run as running
 from airlox.cli.chorus import Chorus
 from airlox.cli.main import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_RESULT, exit_code
 from airlox.cli.waiting import Waiting
-from airlox.errors import AirloxError, JobRefused, SessionClosed, WaitTimeout
+from airlox.errors import AirloxError, JobRefused, WaitTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -331,8 +331,7 @@ class _Seat:
 
     def _tell(self, error: AirloxError) -> int:
         """Say why a place has no result; its exit code."""
-        if isinstance(error, SessionClosed):
-            error = opening.told_of(self._place.site.machine, error)
+        error = opening.told_of(self._place.site.machine, error)
         if not self._voice.json:
             return exit_code(error, self._voice)
         if not isinstance(error, WaitTimeout) or self._job is None:

@@ -16,8 +16,9 @@ def add_arguments(actions: options.Actions) -> None:
     parser = actions.add(
         "join",
         "Run the jobs of a session on this machine until the session ends",
-        details="Takes a runner's link. Ctrl-C ends it: a job that runs is cancelled and reported. "
-        "One that has joined before waits for a relay that is away; a new one says so and ends.",
+        details="Takes a runner's link, or a transfer code for one. Ctrl-C ends it: a job that "
+        "runs is cancelled and reported. One that has joined before waits for a relay that is "
+        "away; a new one says so and ends.",
         example="airlox runner join --name gpu-box --labels gpu,a100 --sandbox local",
     )
     runner_flags.add_flags(parser)
@@ -27,7 +28,7 @@ def run(args: Namespace, voice: Voice) -> int:
     from airlox.runner.worker import run_runner
 
     chosen = runner_flags.runner_options(args)
-    invite = runner_flags.take_invite(args)
+    invite = runner_flags.take_invite(args, voice)
     return run_runner(chosen, invite, lambda note: say(note, voice))
 
 

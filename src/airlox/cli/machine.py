@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from airlox.cli import adding, opening, options
+from airlox.cli import adding, handover, opening, options
 from airlox.cli.output import time_text
 from airlox.cli.runner import state_text
 from airlox.errors import AirloxError, ConnectionLost, SessionClosed
@@ -46,6 +46,10 @@ def add_arguments(parser: Parser, command: str) -> bool:
         metavar="ROLE",
         help="sender, observer, runner or owner [sender]",
     )
+    leaf.add_argument(
+        "--code", action="store_true", help="hand the link over by a one-time code instead"
+    )
+    handover.add_flags(leaf)
     leaf = actions.add(
         "approve",
         "Approve a runner that waits at a machine",
@@ -140,10 +144,14 @@ def _advise(shape: dict[str, Any], voice: Voice) -> None:
 
 def _invite(args: Namespace, voice: Voice) -> int:
     machine = opening.machines(args).get(args.name)
+    _check_invite_flags(args)
     with (
         opening.of_machine(machine),
         opening.open_session(args, voice, link=machine.owner_invite) as session,
     ):
+        if args.code:
+            handover.hand_over(args, session, args.role, voice)
+            return 0
         with suppress(ConnectionLost):  # a link can be told without the relay
             session.sync()
         opening.check_open(session)
@@ -153,6 +161,17 @@ def _invite(args: Namespace, voice: Voice) -> int:
     else:
         voice.say(link)
     return 0
+
+
+def _check_invite_flags(args: Namespace) -> None:
+    """Raises CommandLineError for flags that do not go together."""
+    if not args.code and (args.wait or args.verify or args.park):
+        raise options.CommandLineError("--wait, --verify and --park go with --code")
+    if args.code and args.role not in handover.ROLES:
+        raise options.CommandLineError(
+            "the owner's link is handed over by no code",
+            hint="copy it over a channel that you trust",
+        )
 
 
 def _approve(args: Namespace, voice: Voice) -> int:

@@ -33,6 +33,22 @@ EXIT_RECIPIENT = {
     "no_such_role": 70,
 }
 """Why nobody can be told whom a message is for, by the error's code."""
+EXIT_TRANSFER = {
+    "code_mistyped": 40,
+    "code_unknown": 41,
+    "code_wrong": 42,
+    "code_expired": 43,
+    "code_used": 44,
+    "code_void": 45,
+    "code_cancelled": 46,
+    "code_busy": 47,
+    "code_gone": 48,
+    "not_compared": 49,
+    "wrong_role": 50,
+    "too_many_guesses": 51,
+    "not_received": 52,
+}
+"""Why a transfer code brought nothing over, by the error's code."""
 
 # command: (module, what it does); in the order of the help
 COMMANDS = {
@@ -44,7 +60,8 @@ COMMANDS = {
     "cancel": ("job", "end a job"),
     "job": ("job", "ls: the jobs of a session"),
     "runner": ("runner", "join, serve, doctor, list, approve, …: what runs jobs"),
-    "session": ("session", "create, info, invites, revoke, audit, close"),
+    "session": ("session", "create, info, invites, code, revoke, audit, close"),
+    "receive": ("receive", "take an invite by its one-time code"),
     "audit": ("audit", "verify: check a session's audit trail, without a relay"),
     "send": ("send", "text, file: send to a session"),
     "items": ("items", "print what a session holds"),
@@ -146,7 +163,7 @@ def _unknown(name: str) -> Exception:
 def exit_code(error: BaseException, voice: Voice) -> int:
     """Say what went wrong, and return the code of the table above."""
     from airlox.cli.options import CommandLineError
-    from airlox.errors import AirloxError, RecipientError, SandboxError, WaitTimeout
+    from airlox.errors import AirloxError, RecipientError, SandboxError, TransferError, WaitTimeout
 
     if isinstance(error, KeyboardInterrupt):
         voice.note("interrupted")
@@ -164,6 +181,8 @@ def exit_code(error: BaseException, voice: Voice) -> int:
         return EXIT_USAGE
     if isinstance(error, RecipientError):
         return EXIT_RECIPIENT.get(error.code, EXIT_ERROR)
+    if isinstance(error, TransferError) or error.code == "code_mistyped":
+        return EXIT_TRANSFER.get(error.code, EXIT_ERROR)
     if isinstance(error, WaitTimeout):
         return EXIT_NO_RESULT
     return EXIT_NO_SANDBOX if isinstance(error, SandboxError) else EXIT_ERROR

@@ -158,18 +158,19 @@ def of_machine(machine: Machine) -> Iterator[None]:
     """What ends or refuses within the block is told as the machine's, with what to do."""
     try:
         yield
-    except SessionClosed as error:
-        raise told_of(machine, error) from error
-    except JobRefused as error:
-        if error.code == "no_runner_available":
-            error.hint = (
-                f"see the runners of {machine.name}: airlox machine ls; --queue waits for one"
-            )
-        raise
+    except AirloxError as error:
+        told = told_of(machine, error)
+        if told is error:
+            raise
+        raise told from error
 
 
-def told_of(machine: Machine, error: SessionClosed) -> SessionClosed:
-    """The end of a session, as the end of the machine it is of."""
+def told_of(machine: Machine, error: AirloxError) -> AirloxError:
+    """The end of a session, as the end of the machine it is of; any other error as it is."""
+    if isinstance(error, JobRefused) and error.code == "no_runner_available":
+        error.hint = f"see the runners of {machine.name}: airlox machine ls; --queue waits for one"
+    if not isinstance(error, SessionClosed) and error.code != "cut_off":
+        return error
     expires_at_ms = machine.expires_at_ms
     why = error.message
     if expires_at_ms is not None and expires_at_ms <= time.time() * 1000:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 
-from airlox.cli import options
+from airlox.cli import options, receive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airlox.cli.options import Parser
+    from airlox.cli.output import Voice
     from airlox.protocol.invite import Invite
     from airlox.runner.options import RunnerOptions
 
+SESSION_FLAGS = frozenset({"help", "invite", "invite_file", "code", "relay", "verify"})
+"""Flags that say which session, not what kind of runner."""
 _RUNNER_DESCRIPTION = "AIRLOX_RUNNER_DESCRIPTION"
 """What 0.1.0 reads for runners; it wins over AIRLOX_DESCRIPTION, which is a person's."""
 
@@ -43,6 +46,14 @@ def add_flags(parser: Parser) -> None:
     group.add_argument(
         "--invite-file", metavar="FILE", help="read the link from a file, - is stdin"
     )
+    group.add_argument(
+        "--code",
+        nargs="?",
+        const="",
+        metavar="CODE",
+        help="take the link by this transfer code, such as 417-guitar-orbit; alone it is asked for",
+    )
+    receive.add_relay_flags(group)
     add_confinement_flags(parser)
     add_place_flags(parser)
 
@@ -168,14 +179,29 @@ def add_place_flags(parser: Parser) -> None:
     )
 
 
-def take_invite(args: Namespace) -> Invite:
-    """The runner's link, which is gone from this process's environment then: what jobs start must
-    not find it there. Raises CommandLineError, ValidationError."""
+def take_invite(args: Namespace, voice: Voice) -> Invite:
+    """The runner's link, given or fetched by a code; it is gone from this process's environment
+    then: what jobs start must not find it there. Raises CommandLineError, ValidationError, and
+    whatever `receive.redeem` does."""
     from airlox.protocol.invite import parse_invite
 
-    invite = parse_invite(options.read_invite(args, os.environ))
+    _check_code(args)
+    if args.code is not None:
+        invite = receive.redeem(args, args.code, voice, role="runner")
+    else:
+        invite = parse_invite(options.read_invite(args, os.environ))
     os.environ.pop(options.INVITE, None)
     return invite
+
+
+def _check_code(args: Namespace) -> None:
+    """Raises CommandLineError for flags of the session that do not go together."""
+    if args.code is None and (args.relay or args.verify):
+        raise options.CommandLineError(
+            "--relay and --verify go with --code: a link names its relay"
+        )
+    if args.code is not None and (args.invite or args.invite_file):
+        raise options.CommandLineError("give a link or a code, not both")
 
 
 def runner_options(args: Namespace) -> RunnerOptions:
@@ -237,7 +263,7 @@ def as_words(args: Namespace) -> list[str]:
     words = []
     for action in parser._actions:  # argparse offers no other way to ask for its flags
         value = getattr(args, action.dest, action.default)
-        if action.dest in ("help", "invite", "invite_file") or value == action.default:
+        if action.dest in SESSION_FLAGS or value == action.default:
             continue
         flag = action.option_strings[0]
         if action.nargs == 0:

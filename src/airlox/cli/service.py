@@ -19,9 +19,10 @@ def add_arguments(actions: options.Actions) -> None:
     parser = actions.add(
         "install-service",
         "Have this system run a runner, from now on and after each start",
-        details="Takes what `airlox runner serve` takes, and the link. Makes a unit of systemd (of "
-        "the user, or of the system when root asks) or an agent of launchd with the PATH of this "
-        "command. The link is kept in a file that only the runner's user can read.",
+        details="Takes what `airlox runner serve` takes, and the link or a code for it. Makes a "
+        "unit of systemd (of the user, or of the system when root asks) or an agent of launchd "
+        "with the PATH of this command. The link is kept in a file that only the runner's user "
+        "can read.",
         example="airlox runner install-service --name gpu-box --invite-file gpu-box.link",
     )
     runner_flags.add_flags(parser)
@@ -48,7 +49,7 @@ def run(args: Namespace, voice: Voice) -> int:
         found = install.uninstall(definition, link_path)
         _done("uninstalled" if found else "absent", definition, voice)
     else:
-        install.install(definition, link_path, _link(args))
+        install.install(definition, link_path, _link(args, voice))
         _done("installed", definition, voice)
         if definition.advice:
             voice.note(definition.advice)
@@ -77,21 +78,19 @@ def _uid() -> int:
     return os.geteuid() if hasattr(os, "geteuid") else -1
 
 
-def _link(args: Namespace) -> str:
+def _link(args: Namespace, voice: Voice) -> str:
     """The link, which must be a runner's. Raises UsageError."""
     from airlox.errors import UsageError
-    from airlox.protocol.invite import parse_invite
     from airlox.protocol.keys import Role
 
-    link = options.read_invite(args, os.environ)
-    role = parse_invite(link).role
-    if role is not Role.RUNNER:
+    invite = runner_flags.take_invite(args, voice)
+    if invite.role is not Role.RUNNER:
         raise UsageError(
-            f"this is a {role} invite",
+            f"this is a {invite.role} invite",
             code="wrong_role",
             hint="give the session's runner invite",
         )
-    return link
+    return invite.url()
 
 
 def _print(definition: Definition, link_path: Path, voice: Voice) -> None:
