@@ -211,6 +211,26 @@ def test_a_tree_whose_top_is_outside_is_not_sent(place: Place, tmp_path: Path) -
         assert "--allow-dir" in str(refusal.value.hint)
 
 
+def test_a_folder_that_takes_the_trees_place_is_not_sent(
+    place: Place, tree: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.txt").write_text("secret\n")
+    known = len(place.owner.jobs())
+    dirs = place.bench.desk.files
+
+    def swap(root: str) -> tuple[int, int]:
+        found = dirs.check_tree_root(root)
+        tree.rename(tree.with_suffix(".aside"))
+        tree.symlink_to(tmp_path)
+        return found
+
+    options = {"check_root": swap}
+    with pytest.raises(TreeError) as refusal:
+        place.owner.run_shell("ls", tree=str(tree), tree_options=options)
+    assert refusal.value.code == "tree_changed"
+    assert len(place.owner.jobs()) == known
+
+
 def test_credentials_stay_and_the_way_on_is_a_parameter(place: Place, tree: Path) -> None:
     (tree / ".env").write_text("KEY=1\n")
     git(tree, "add", "-f", ".env")

@@ -345,6 +345,23 @@ class TestRootOf:
         assert root_of(tmp_path / "way") == (str(repo.resolve()), "a")
 
 
+class TestAnotherFolderInItsPlace:
+    def test_is_not_read_for_the_index_or_for_what_is_sent(self, tmp_path: Path) -> None:
+        tree, other = tmp_path / "tree", tmp_path / "other"
+        for folder in (tree, other):
+            make_tree(folder, {b"a.txt": ("f", b"the same")})
+        found = scan(tree)
+        source = TreeSource(found, read_index(found), Cutter(bytes(32)))
+        tree.rename(tmp_path / "aside")
+        other.rename(tree)
+        with pytest.raises(TreeError) as caught:
+            read_index(found)
+        assert caught.value.code == "tree_changed"
+        with pytest.raises(TreeError) as caught:
+            list(source.records(dict.fromkeys(source.index.sizes(), ALL)))
+        assert caught.value.code == "tree_changed"
+
+
 class TestInclusions:
     @pytest.fixture
     def built(self, repo: Path) -> Path:
