@@ -351,7 +351,7 @@ class TestAnotherFolderInItsPlace:
         for folder in (tree, other):
             make_tree(folder, {b"a.txt": ("f", b"the same")})
         found = scan(tree)
-        source = TreeSource(found, read_index(found), Cutter(bytes(32)))
+        source = TreeSource(found, read_index(found), Cutter(1))
         tree.rename(tmp_path / "aside")
         other.rename(tree)
         with pytest.raises(TreeError) as caught:
