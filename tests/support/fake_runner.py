@@ -54,7 +54,9 @@ class Task:
         """Make a segment and do not post it."""
         for stream, data in pieces:
             self._totals[stream] += len(data)
-        frame, self._writer = self._writer.write([live.Piece(*piece) for piece in pieces])
+        epoch, key = self.runner.core.membership.keys.current()
+        writer = msgspec.structs.replace(self._writer, session_key=key, epoch=epoch)
+        frame, self._writer = writer.write([live.Piece(*piece) for piece in pieces])
         return frame
 
     def send_file(self, name: str, body: bytes, subkind: str, mime: str) -> job.OutFile:
@@ -64,30 +66,33 @@ class Task:
 
     def lacks(self, plain: bytes) -> None:
         me = self.runner.core.membership
+        epoch, key = me.keys.current()
         sealed = pack.seal_lack(
-            me.invite.session_key,
+            key,
             me.manifest.session_id,
             job=ItemId(self.item.id),
             runner=me.key.public,
             plain=plain,
             nonce=secrets.token_bytes(12),
         )
-        self.runner.core.api.post_lack(self.item.id, sealed)
+        self.runner.core.api.post_lack(self.item.id, sealed, epoch=epoch)
 
     def packs(self) -> dict[int, bytes]:
         """The plain packs that are on the relay."""
-        me = self.runner.core.membership
         api = self.runner.core.api
         return {
-            entry.n: pack.open_pack(
-                me.invite.session_key,
-                me.manifest.session_id,
-                job=ItemId(self.item.id),
-                number=entry.n,
-                sealed=api.fetch_pack(self.item.id, entry.n),
-            )
+            entry.n: self._open(entry.n, api.fetch_pack(self.item.id, entry.n))
             for entry in api.packs(self.item.id)
         }
+
+    def _open(self, number: int, sealed: bytes) -> bytes:
+        me, job = self.runner.core.membership, ItemId(self.item.id)
+        return pack.open_with_any(
+            me.keys.newest_first(),
+            lambda key: pack.open_pack(
+                key, me.manifest.session_id, job=job, number=number, sealed=sealed
+            ),
+        )
 
     def result(self, **changes: Any) -> job.Result:
         """A valid result of the job, with `changes`."""
