@@ -177,9 +177,9 @@ class Room(NamedTuple):
 
 
 @contextmanager
-def open_room(relay: str, home: Path) -> Iterator[Room]:
-    """A room with a plain process for a sandbox."""
-    kinds = ("--execute", "--kinds", "python,shell", "--runtime", RUNTIME)
+def open_room(relay: str, home: Path, *flags: str) -> Iterator[Room]:
+    """A room with a plain process for a sandbox. `flags` are further ones of `session create`."""
+    kinds = ("--execute", "--kinds", "python,shell", "--runtime", RUNTIME, *flags)
     people = create(relay, home, *kinds)
     owner = people["owner"]
     words = ("--name", "box", "--labels", "small,grey", "--sandbox", "process")
