@@ -119,7 +119,7 @@ def home(tmp_path: Path) -> Path:
         "        self.assertEqual(1 + 1, 2)\n"
     )
     (checkout / "report.md").write_text("# Report\n")
-    subprocess.run(["git", "init", "-q", str(checkout)], check=True, timeout=20)
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True, timeout=60)
     return checkout
 
 

@@ -324,7 +324,7 @@ def test_the_job_starts_where_its_sender_stands(
     parts.require("git")
     import subprocess
 
-    subprocess.run(["git", "init", "-q", str(tree)], check=True, timeout=30)
+    subprocess.run(["git", "init", "-q", str(tree)], check=True, timeout=60)
     run(sender, tree / "sub")
     assert keeper.cwd == "sub"
     assert b"file 0" in keeper.contents.values()

@@ -121,7 +121,7 @@ def test_any_target_and_any_token(crew: Crew, text: str) -> None:
     ],
 )
 def test_what_is_not_http_gets_no_harm_done(crew: Crew, request_bytes: bytes) -> None:
-    with socket.create_connection((crew.http.host, crew.http.port), timeout=20) as line:
+    with socket.create_connection((crew.http.host, crew.http.port), timeout=60) as line:
         answer = b""
         with contextlib.suppress(OSError):  # the relay may have cut the line already
             line.sendall(request_bytes)

@@ -167,7 +167,7 @@ def test_a_broken_upload_leaves_nothing_and_can_be_repeated(
         f"POST {wire.items(owner.sid)} HTTP/1.1\r\nHost: x\r\n"
         f"Authorization: Bearer {owner.token}\r\nContent-Length: {len(frame)}\r\n\r\n"
     ).encode()
-    with socket.create_connection((http.host, http.port), timeout=20) as line:
+    with socket.create_connection((http.host, http.port), timeout=60) as line:
         line.sendall(head + frame[: len(frame) // 2])
         assert owner.send(item).status == 201  # a retry does not wait for the broken one
     until(lambda: relay.relay.core.session(owner.sid).incoming_bytes == 0)
@@ -185,7 +185,7 @@ def test_a_body_that_never_ends_is_given_up() -> None:
             f"POST {wire.items(owner.sid)} HTTP/1.1\r\nHost: x\r\n"
             f"Authorization: Bearer {owner.token}\r\nContent-Length: 5000\r\n\r\n"
         ).encode()
-        with socket.create_connection((http.host, http.port), timeout=20) as line:
+        with socket.create_connection((http.host, http.port), timeout=60) as line:
             line.sendall(head + owner.person.say("x", at_ms=now_ms()).frame()[:100])
             answer = b""
             while part := line.recv(4096):

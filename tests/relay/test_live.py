@@ -310,7 +310,7 @@ def test_a_segment_of_a_runner_that_was_cut_off_meanwhile_is_refused(relay: Rela
         f"authorization: Bearer {job.runner.token}\r\ncontent-length: {len(frame)}\r\n"
         "expect: 100-continue\r\n\r\n"
     )
-    with socket.create_connection((job.crew.http.host, job.crew.http.port), timeout=20) as line:
+    with socket.create_connection((job.crew.http.host, job.crew.http.port), timeout=60) as line:
         line.sendall(head.encode())
         assert line.recv(65536).startswith(b"HTTP/1.1 100")  # its token was good
         assert job.crew.owner.post(wire.revoke(job.crew.sid, "runner")).status == 200

@@ -170,7 +170,7 @@ def test_the_profile_parses(tmp_path: Path) -> None:
     parts.require("apparmor_parser")
     parser = shutil.which("apparmor_parser", path=PARSER_PATH)
     assert parser is not None
-    said = subprocess.run([parser, "--version"], capture_output=True, text=True, timeout=20)
+    said = subprocess.run([parser, "--version"], capture_output=True, text=True, timeout=60)
     version = re.search(r"version (\d+)", said.stdout)
     assert version is not None
     path = launchers.path_for(1000)

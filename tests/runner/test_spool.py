@@ -299,7 +299,7 @@ def test_a_disk_that_became_read_only_stops_no_result(tmp_path: Path, relay: Rel
         spool.begin(started(3))
         spool.add(parcel(1, "file-a"))
         spool.add(parcel(2))
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True, timeout=20)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True, timeout=60)
         assert not spool.add(parcel(3))
         spool.post_all(relay.hear)
         assert relay.got == ["file-a", "result 1", "result 2", "result 3"]

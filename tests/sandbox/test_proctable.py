@@ -99,7 +99,7 @@ class TestThisMachine:
             below = proctable.below(os.getpid(), proctable.all_processes())
             assert (found.pid, found.start) in [(other.pid, other.start) for other in below]
         finally:
-            child.communicate(b"\n", timeout=30)
+            child.communicate(b"\n", timeout=60)
         assert proctable.find(child.pid) is None
 
     def test_shared_memory_is_divided(self) -> None:

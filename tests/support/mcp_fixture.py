@@ -99,7 +99,7 @@ def child(desk: Desk, arguments: dict[str, Any], caller: Caller) -> Answer:
     """What a process that a tool starts has for its streams, and what a stray print does."""
     print("a stray print", flush=True)
     code = "import os,sys; print('a stray child'); sys.exit(len(os.read(0, 10)))"
-    done = subprocess.run([sys.executable, "-c", code], timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], timeout=60)
     return answer("printed", code=done.returncode)
 
 

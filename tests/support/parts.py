@@ -41,7 +41,7 @@ def require(part: str) -> None:
 @cache
 def _runs(*command: str) -> bool:
     try:
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0

@@ -165,7 +165,7 @@ def _open_python() -> str | None:
     for python in ("/usr/bin/python3", "/usr/local/bin/python3", sys.executable):
         try:
             done = subprocess.run(
-                [python, "-I", "-c", check], cwd="/", timeout=20, **_identity("user")
+                [python, "-I", "-c", check], cwd="/", timeout=60, **_identity("user")
             )
         except OSError:
             continue

@@ -69,7 +69,7 @@ class Scene:
 
         before = held_now()
         frame = member.person.say("x" * size, at_ms=now_ms()).frame()
-        line = socket.create_connection((self.http.host, self.http.port), timeout=20)
+        line = socket.create_connection((self.http.host, self.http.port), timeout=60)
         self.held.callback(line.close)
         head = [
             f"POST {wire.items(member.sid)} HTTP/1.1",

@@ -20,7 +20,7 @@ def small_disk(mount: Path, size: str) -> Iterator[Path]:
     require("root")
     mount.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount)]
-    done = subprocess.run(command, check=False, timeout=20, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True)
     if done.returncode != 0:
         missing = f"needs a mounted tmpfs, which root may not make here: {done.stderr.strip()}"
         if os.environ.get("CI"):
@@ -29,4 +29,4 @@ def small_disk(mount: Path, size: str) -> Iterator[Path]:
     try:
         yield mount
     finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True, timeout=20)
+        subprocess.run(["umount", "-l", str(mount)], check=True, timeout=60)

@@ -194,7 +194,7 @@ class TestProgram:
 
 
 def test_the_interpreter_is_shown_at_its_real_path() -> None:
-    done = subprocess.run([bwrap.interpreter(), "-c", ""], timeout=20)
+    done = subprocess.run([bwrap.interpreter(), "-c", ""], timeout=60)
     assert done.returncode == 0
     assert not os.path.islink(bwrap.interpreter())
 
@@ -202,5 +202,5 @@ def test_the_interpreter_is_shown_at_its_real_path() -> None:
 def test_by_itself_its_dev_can_be_filled() -> None:  # 6: teeth
     parts.require("bwrap")
     fill = ["--dev", "/dev", "/bin/sh", "-c", "echo x > /dev/filler"]
-    done = subprocess.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", *fill], timeout=20)
+    done = subprocess.run(["bwrap", "--unshare-all", "--ro-bind", "/", "/", *fill], timeout=60)
     assert done.returncode == 0

@@ -44,7 +44,7 @@ def test_this_machine_s() -> None:
     parts.require("linux")
     if not CACHE.exists():
         pytest.skip("needs /etc/ld.so.cache: ldconfig makes it")
-    said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=20)
+    said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=60)
     expected: dict[str, str] = {}
     for name, path in re.findall(r"^\t(\S+) \(.*\) => (/.*)$", said.stdout, re.MULTILINE):
         expected.setdefault(name, path)

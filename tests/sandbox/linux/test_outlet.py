@@ -154,12 +154,12 @@ except socket.gaierror:
         code = """
 import subprocess, urllib.request
 def tried(*words):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     print(done.stdout, done.stderr, flush=True)
 tried("curl", "-sS", "-v", "-m", "20", "http://other.org/")
 tried("curl", "-sS", "-v", "-m", "20", "https://other.org/")
 try:
-    urllib.request.urlopen("https://other.org/", timeout=20)
+    urllib.request.urlopen("https://other.org/", timeout=60)
 except OSError as error:
     print(error, flush=True)
 """
