@@ -10,6 +10,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench import (  # noqa: E402
     cli_start,
+    mcp_start,
     relay_posts,
     relay_streams,
     run_history,
@@ -24,6 +25,7 @@ from bench.measure import Row, report  # noqa: E402
 PARTS = (
     cli_start,
     sdk_start,
+    mcp_start,
     run_true,
     run_tree,
     run_output,

@@ -101,12 +101,17 @@ def _prompt(args: Namespace, voice: Voice) -> int:
 
 
 def _serve(args: Namespace, voice: Voice) -> None:
+    import gc
+
+    gc.disable()  # what imports make stays: to look through it again and again costs a tenth
     try:
         from airlox.mcp.life import serve_stdio
         from airlox.mcp.tools import TOOLS
     except ModuleNotFoundError as missing:
         raise _not_installed(missing) from None
     desk = _desk(args)
+    gc.freeze()
+    gc.enable()
     if not args.http:
         serve_stdio(TOOLS, desk, _PARENT)
         return
@@ -129,6 +134,7 @@ def _desk(args: Namespace) -> Desk:
             invite=invite or os.environ.get(options.INVITE) or None,
             allow_dirs=tuple(args.allow_dir),
             owner_invite_dir=args.owner_invite_dir,
+            state_dirs=tuple(filter(None, [os.environ.get(options.WORK_ROOT)])),
         )
     )
 

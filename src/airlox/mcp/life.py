@@ -20,6 +20,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from airlox.mcp.calls import Calls
+from airlox.mcp.server import build, log_to_stderr
+from airlox.mcp.stdio import stdio
+
 if TYPE_CHECKING:
     from airlox.mcp.desk import Desk
     from airlox.mcp.tool import Tool
@@ -41,10 +45,6 @@ def serve_stdio(tools: Sequence[Tool], desk: Desk, parent: int) -> None:
 
 
 async def _serve(tools: Sequence[Tool], desk: Desk, parent: int) -> None:
-    from airlox.mcp.calls import Calls
-    from airlox.mcp.server import build, log_to_stderr
-    from airlox.mcp.stdio import stdio
-
     log_to_stderr()
     ending = Ending(asyncio.get_running_loop())
     ending.on_signals()

@@ -138,6 +138,7 @@ class _Face:
         """What a request asks for. Raises UsageError."""
         given = dict(params.arguments or {})
         arguments.check(tool, given)
+        given = {name: value for name, value in given.items() if value is not None}
         if _may_be_task(ctx, tool) and "maximum" in _wait_schema(tool):
             given.setdefault("wait_s", _wait_schema(tool)["maximum"])  # it holds no request up
         client = ctx.session.client_params
@@ -189,8 +190,8 @@ def _wait_schema(tool: Tool) -> dict[str, Any]:
 
 def _wait_s(tool: Tool, params: CallToolRequestParams) -> float:
     """How long a call may take by its own account."""
-    given = params.arguments or {}
-    return float(given.get("wait_s", _wait_schema(tool).get("default", WAIT_S)))
+    given = (params.arguments or {}).get("wait_s")
+    return float(_wait_schema(tool).get("default", WAIT_S) if given is None else given)
 
 
 def _late(tool: Tool, limit_s: float) -> WaitTimeout:
