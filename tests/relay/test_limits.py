@@ -578,6 +578,74 @@ def min_free_bytes(scene: Scene) -> Iterator[Answer]:
     assert scene.text(scene.stranger).status == 201
 
 
+# ── transfer codes ───────────────────────────────────────────────────────────────────────────
+
+
+def offer(scene: Scene, member: Member | None = None, **headers: str) -> Answer:
+    return (member or scene.owner).post(wire.codes((member or scene.owner).sid), **headers)
+
+
+def forgotten(scene: Scene) -> None:
+    """Codes have expired, and nobody need hear that any more."""
+    for _ in range(2):
+        scene.clock.turn(601)
+        scene.relay.call(scene.relay.relay.transfers.tick)
+
+
+@refused("503 busy", waits=True, max_codes=2)
+def max_codes(scene: Scene) -> Iterator[Answer]:
+    assert [offer(scene).status, offer(scene, scene.stranger).status] == [201, 201]
+    yield offer(scene)
+    forgotten(scene)
+    assert offer(scene).status == 201
+
+
+@refused("429 rate_limited", waits=True, max_codes_per_session=2)
+def max_codes_per_session(scene: Scene) -> Iterator[Answer]:
+    """Those that ended count until they are forgotten: who offers and takes back all day is not to
+    have every number."""
+    for _ in range(2):
+        path = wire.cancel_code(scene.sid, offer(scene).json["nameplate"])
+        assert scene.owner.post(path).status == 204
+    yield offer(scene)
+    assert offer(scene, scene.stranger).status == 201
+    forgotten(scene)
+    assert offer(scene).status == 201
+
+
+@refused("429 rate_limited", waits=True, max_codes_per_address=2)
+def max_codes_per_address(scene: Scene) -> Iterator[Answer]:
+    assert [offer(scene, x_forwarded_for=A).status for _ in range(2)] == [201, 201]
+    yield offer(scene, scene.stranger, x_forwarded_for=A)
+    assert offer(scene, x_forwarded_for=B).status == 201
+    forgotten(scene)
+    assert offer(scene, x_forwarded_for=A).status == 201
+
+
+@refused("429 too_many_guesses", waits=True, code_guesses_per_hour=2)
+def code_guesses_per_hour(scene: Scene) -> Iterator[Answer]:
+    nameplate = offer(scene).json["nameplate"]
+
+    def guess(number: int, at: str) -> Answer:
+        return scene.http.ask("POST", wire.tries(number), b"opening", x_forwarded_for=at)
+
+    assert [guess(5_000_000 + at, A).status for at in range(2)] == [404, 404]
+    answer = guess(nameplate, A)
+    yield answer
+    assert guess(nameplate, B).status == 201
+    scene.clock.turn(pause_of(answer))
+    assert guess(5_000_000, A).status == 404
+
+
+@held(code_lifetime_s=60)
+def code_lifetime_s(scene: Scene) -> None:
+    nameplate = offer(scene).json["nameplate"]
+    scene.clock.turn(59)
+    assert scene.http.ask("POST", wire.tries(nameplate), b"opening").status == 201
+    scene.clock.turn(1)
+    assert scene.http.ask("POST", wire.tries(nameplate), b"x").error == "410 code_expired"
+
+
 # ── the table ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -57,6 +57,12 @@ ENDPOINTS = [
     Asked("PUT", lambda sid, job: wire.pack(sid, job, 0), (SENDER,)),
     Asked("POST", lambda sid, _: wire.items(sid), ALL),
     Asked("POST", lambda sid, _: wire.jobs(sid), ALL),
+    Asked("POST", lambda sid, _: wire.codes(sid), (OWNER,)),
+    Asked("GET", lambda sid, _: wire.code(sid, 1), (OWNER,)),
+    Asked("POST", lambda sid, _: wire.cancel_code(sid, 1), (OWNER,)),
+    Asked("POST", lambda sid, _: wire.answer_try(sid, 1, "x"), (OWNER,)),
+    Asked("POST", lambda sid, _: wire.wrong_try(sid, 1, "x"), (OWNER,)),
+    Asked("POST", lambda sid, _: wire.send_invite(sid, 1, "x"), (OWNER,)),
     # these change something: the last ones asked
     Asked("POST", wire.cancel, (OWNER, SENDER)),
     Asked("POST", lambda sid, _: wire.leave(sid), ALL),

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 
 from airlox.protocol import limits
+from airlox.protocol.keys import Role
 from airlox.relay.call import Call, Disconnected
 from airlox.relay.entities import Participant
 from airlox.relay.gates import Place
@@ -48,9 +49,16 @@ async def _wait(relay: Relay, call: Call, bell: Bell, place: Place) -> None:
 # ── the sender ───────────────────────────────────────────────────────────────────────────────
 
 
-def _own(relay: Relay, call: Call) -> tuple[Session, Participant, Code]:
+def _enter(relay: Relay, call: Call) -> tuple[Session, Participant]:
+    """The session of the path and its owner. Raises Refusal."""
     session = relay.core.session(call.sid)
     who = relay.core.authenticate(session, call.token())
+    relay.core.check_role(who, Role.OWNER, what="offer transfer codes")
+    return session, who
+
+
+def _own(relay: Relay, call: Call) -> tuple[Session, Participant, Code]:
+    session, who = _enter(relay, call)
     return session, who, relay.transfers.own(session, who, _nameplate(call, 2))
 
 
@@ -60,8 +68,7 @@ def _own_try(relay: Relay, call: Call) -> tuple[Code, Try]:
 
 
 async def offer(relay: Relay, call: Call) -> None:
-    session = relay.core.session(call.sid)
-    who = relay.core.authenticate(session, call.token())
+    session, who = _enter(relay, call)
     document = await call.body.all(limits.PARKED_BYTES)
     code = relay.transfers.offer(session, who, document, call.origin)
     expires_in_s = relay.transfers.expires_in_s(code)

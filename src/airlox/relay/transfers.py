@@ -145,8 +145,8 @@ class Transfers:
     # ── the sender ───────────────────────────────────────────────────────────────────────────
 
     def offer(self, session: Session, by: Participant, document: bytes, origin: Origin) -> Code:
-        """A new code; `document` is what is parked with it, if anything. Raises Refusal."""
-        self._core.check_role(by, Role.OWNER, what="offer transfer codes")
+        """A new code of the session's owner; `document` is what is parked with it, if anything.
+        Raises Refusal."""
         self._core.quotas.take_post(session, by.key)
         parked = _parse_parked(document, session) if document else None
         place = self._core.quotas.code(session, origin)
