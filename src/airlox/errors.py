@@ -27,8 +27,6 @@ there is one, a `hint` with the next step. Secrets (keys, invites, tokens) never
 
 from __future__ import annotations
 
-import os
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,7 +37,8 @@ def place_of(error: BaseException) -> str:
     trace: TracebackType | None = error.__traceback__
     place = "an unknown place"
     while trace is not None:
-        path, marker, rest = trace.tb_frame.f_code.co_filename.rpartition(f"{os.sep}airlox{os.sep}")
+        file = trace.tb_frame.f_code.co_filename.replace("\\", "/")
+        path, marker, rest = file.rpartition("/airlox/")
         if marker and path:
             place = f"{rest}:{trace.tb_lineno}"
         trace = trace.tb_next
