@@ -175,6 +175,12 @@ class TestRunner:
         with people.other.started(*words, stderr=None) as runner:
             read_note(runner, "waiting")
 
+    def test_a_code_is_not_spent_where_the_sandbox_cannot_be_had(self, people: People) -> None:
+        code = people.owner("session", "code", "runner", "--json").document["code"]
+        words = ("runner", "join", "--name", "box", "--code", code, *PROCESS)
+        people.other(*words, "--require-layers", "landlock", code=78)
+        assert people.other("receive", code).out.strip() == people.links["runner"]
+
     def test_a_service_is_installed_with_the_link_of_a_code(
         self, people: People, tmp_path: Path
     ) -> None:

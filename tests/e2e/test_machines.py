@@ -167,6 +167,18 @@ class TestEnd:
         mine("machine", "rm", "box")
         assert "no machine called 'box'" in mine("run", "--on", "box", "--", "true", code=1).err
 
+    def test_one_that_expired(self, tmp_path: Path) -> None:
+        flags = ("--allow-never-expires", "no", "--max-lifetime", "5s")
+        with server("--ephemeral", *flags) as running:
+            mine = Cli(running.url, tmp_path)
+            link = add(mine)
+            with runner(running.url, tmp_path / "there", link) as joined:
+                assert joined.wait(TIMEOUT_S) == 0
+            refused = mine("run", "--on", "box", "--", "true", "--json", code=1).err
+            assert "machine box takes no more jobs: its session expired" in refused
+            assert "airlox machine add box --renew" in refused
+            assert only(mine)["ended"] is True
+
     def test_one_whose_time_is_over(self, tmp_path: Path) -> None:
         with server("--ephemeral", "--allow-never-expires", "no") as running:
             mine = Cli(running.url, tmp_path)

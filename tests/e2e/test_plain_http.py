@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,19 @@ def test_a_machine_of_a_relay_without_tls(relay: str, tmp_path: Path) -> None:
         renewed = mine("machine", "add", "box", "--renew", "--wait", "0", "--json").document
         assert "&http=1&" in renewed["command"]
         assert runner.wait(TIMEOUT_S) == 0
+
+
+def test_a_code_over_plain_http(relay: str, tmp_path: Path) -> None:
+    words = ("--insecure-http-host", HERE)
+    links = Cli(relay, tmp_path)("session", "create", "--json", *words).document["invites"]
+    owner = Cli(relay, tmp_path, invite=links["owner"])
+    made = owner("session", "code", "sender", "--json").document
+    there = Cli(relay, tmp_path / "there")
+    assert "https" in there("receive", made["code"], "--json", code=1).error["error"]
+    other = ("--insecure-http-host", "relay.svc")
+    assert there("receive", made["code"], *other, "--json", code=1).error["code"] == "plain_http"
+    taken = there(*shlex.split(made["command"])[1:], "--json").document
+    assert taken["invite"] == links["sender"]
 
 
 def test_create_says_what_it_means(relay: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from airlox.errors import SandboxError, UsageError
-from airlox.runner.confinement import in_one_line, open_tried, sandbox_options
+from airlox.runner.confinement import check_confinement, in_one_line, open_tried, sandbox_options
 from airlox.runner.notes import Note
 from airlox.runner.options import RunnerOptions
 from airlox.sandbox.base import Layer, Network, Report
@@ -35,6 +35,14 @@ def test_what_stands_is_said_at_the_start(tmp_path: Path) -> None:
     assert report.usable
     assert [note.kind for note in said] == ["sandbox"]
     assert "seccomp" in said[0].text
+
+
+def test_what_cannot_be_had_is_known_before_a_session_is_asked(tmp_path: Path) -> None:
+    options = RunnerOptions("box", tmp_path, "h", "/bin", sandbox="process")
+    check_confinement(options)
+    with pytest.raises(SandboxError):
+        check_confinement(replace(options, require_layers=("landlock",)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_walls_is_a_warning(tmp_path: Path) -> None:

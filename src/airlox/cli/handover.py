@@ -103,7 +103,12 @@ def _tell(offer: TransferOffer, session: Session, stays: bool, voice: Voice) -> 
 
 def take_command(relay: str, code: str, role: str, *, name: str = "NAME") -> str:
     """What is run at the other end."""
+    from airlox.protocol.invite import plain_http_host
+
     where = f"--relay {shlex.quote(relay)}"
+    host = plain_http_host(relay)
+    if host is not None:
+        where += f" --insecure-http-host {shlex.quote(host)}"
     if role == "runner":
         return f"airlox runner join {where} --code {code} --name {name}"
     return f"airlox receive {where} {code}"
@@ -173,7 +178,11 @@ class Handover:
         error = self._error
         if error is None:
             self._is_told = True
-            self._voice.end_status("the machine has the invite", event="received")
+            self._voice.end_status(
+                "the machine has the invite; if its runner does not start, airlox machine invite "
+                "NAME runner --code makes another command",
+                event="received",
+            )
         elif error.code in _ANEW:
             self._voice.warn(f"{error.message}; here is another one")
             self._begin()

@@ -28,7 +28,7 @@ def run(args: Namespace, voice: Voice) -> int:
     from airlox.runner.worker import run_runner
 
     chosen = runner_flags.runner_options(args)
-    invite = runner_flags.take_invite(args, voice)
+    invite = runner_flags.take_invite(args, voice, chosen)
     return run_runner(chosen, invite, lambda note: say(note, voice))
 
 

@@ -47,6 +47,11 @@ def add_relay_flags(parser: _ActionsContainer) -> None:
         "--relay", metavar="URL", help=f"the relay of the code, which names none [{options.RELAY}]"
     )
     parser.add_argument(
+        "--insecure-http-host",
+        metavar="NAME",
+        help="ask a relay under this name by plain http; its session must allow that too",
+    )
+    parser.add_argument(
         "--verify",
         action="store_true",
         help="compare five words with the other end before the invite comes",
@@ -84,7 +89,13 @@ def redeem(args: Namespace, code: str, voice: Voice, *, role: str | None = None)
     for left in reversed(range(_TRIES)):
         text = _ask(voice) if asks else _read(code)
         try:
-            return transfer.redeem(relay, text, role=role, verify=verify)
+            return transfer.redeem(
+                relay,
+                text,
+                role=role,
+                verify=verify,
+                insecure_http_host=args.insecure_http_host,
+            )
         except AirloxError as error:
             if not (asks and left and error.code in _AGAIN):
                 raise

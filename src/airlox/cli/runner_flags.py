@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from airlox.protocol.invite import Invite
     from airlox.runner.options import RunnerOptions
 
-SESSION_FLAGS = frozenset({"help", "invite", "invite_file", "code", "relay", "verify"})
+SESSION_FLAGS = frozenset(
+    {"help", "invite", "invite_file", "code", "relay", "insecure_http_host", "verify"}
+)
 """Flags that say which session, not what kind of runner."""
 _RUNNER_DESCRIPTION = "AIRLOX_RUNNER_DESCRIPTION"
 """What 0.1.0 reads for runners; it wins over AIRLOX_DESCRIPTION, which is a person's."""
@@ -179,14 +181,20 @@ def add_place_flags(parser: Parser) -> None:
     )
 
 
-def take_invite(args: Namespace, voice: Voice) -> Invite:
+def take_invite(args: Namespace, voice: Voice, chosen: RunnerOptions | None = None) -> Invite:
     """The runner's link, given or fetched by a code; it is gone from this process's environment
-    then: what jobs start must not find it there. Raises CommandLineError, ValidationError, and
-    whatever `receive.redeem` does."""
+    then: what jobs start must not find it there. A code is not spent where `chosen` cannot be had.
+
+    Raises CommandLineError, ValidationError, SandboxError, and whatever `receive.redeem` does.
+    """
     from airlox.protocol.invite import parse_invite
 
     _check_code(args)
     if args.code is not None:
+        if chosen is not None:
+            from airlox.runner.confinement import check_confinement
+
+            check_confinement(chosen)
         invite = receive.redeem(args, args.code, voice, role="runner")
     else:
         invite = parse_invite(options.read_invite(args, os.environ))

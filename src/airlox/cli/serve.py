@@ -33,7 +33,7 @@ def run(args: Namespace, voice: Voice) -> int:
     from airlox.runner.serve import serve
 
     chosen = runner_flags.runner_options(args)
-    invite = runner_flags.take_invite(args, voice)
+    invite = runner_flags.take_invite(args, voice, chosen)
     claim_groups(chosen)
     return serve(lambda: _live(chosen, invite, voice), lambda note: join.say(note, voice))
 

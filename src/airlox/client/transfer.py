@@ -32,7 +32,7 @@ from airlox.errors import (
 from airlox.protocol import transfer
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.encoding import b64u_decode, parse_session_id
-from airlox.protocol.invite import Invite, parse_base_url
+from airlox.protocol.invite import Invite, parse_base_url, plain_http_host
 from airlox.protocol.keys import MEMBER_ROLES, Role
 from airlox.protocol.transfer import Offered, Side
 from airlox.protocol.wire import CodeState, TryState
@@ -346,13 +346,16 @@ def redeem(
     role: str | None = None,
     verify: Verify | None = None,
     timeout: float | None = REDEEM_TIMEOUT_S,
+    insecure_http_host: str | None = None,
 ) -> Invite:
     """The invite that a code stands for; joining with `invite.url()` is the caller's.
 
     `relay` is the address of the relay the sender uses; the invite names it too. With `role` a code
     for another role is refused before it is spent. With `verify` both ends must compare; a sender
-    that compares waits for us. `timeout` is for each thing the other end says. Each call is one
-    guess: it is not repeated here, whatever happens.
+    that compares waits for us. `timeout` is for each thing the other end says.
+    `insecure_http_host` is the one host that `relay` may name with plain http; whether the
+    session's owner allows it is checked at the join. Each call is one guess: it is not repeated
+    here, whatever happens.
 
     Raises TransferError with a code of its class, WaitTimeout when nobody answered, ValidationError
     for a bad address, ProtocolError for a sender or relay that breaks the protocol, RelayError,
@@ -361,9 +364,9 @@ def redeem(
     if role is not None and role not in {member.value for member in MEMBER_ROLES}:
         known = ", ".join(member.value for member in MEMBER_ROLES)
         raise UsageError(f"{role[:40]!r} is no role of an invite", hint=f"one of {known}")
-    parsed, base = transfer.parse_code(code), parse_base_url(relay)
+    parsed, base = transfer.parse_code(code), _base_url(relay, insecure_http_host)
     wanted = None if role is None else Role(role)
-    api = RelayApi.connect(base, "")
+    api = RelayApi.connect(base, "", plain_http=True)
     try:
         if not parsed.is_parked:
             return _Redeeming(api, base, parsed, wanted, timeout).run(verify)
@@ -374,6 +377,18 @@ def redeem(
         raise calls.meaning(error) from error
     finally:
         api.close()
+
+
+def _base_url(relay: str, insecure_http_host: str | None) -> str:
+    base = parse_base_url(relay, plain_http=insecure_http_host is not None)
+    host = plain_http_host(base)
+    if host is not None and host != insecure_http_host:
+        raise UsageError(
+            f"plain http to {host} was not allowed, but to {str(insecure_http_host)[:80]!r}",
+            code="plain_http",
+            hint="use https, or name the relay's host",
+        )
+    return base
 
 
 class _Redeeming:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import stat
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from airlox.runner.options import RunnerOptions
 from airlox.runner.workspace import open_way
 from airlox.sandbox import open_sandbox
 from airlox.sandbox.base import Network, Report, Sandbox, SandboxOptions
+from airlox.sandbox.collect import remove_tree
 
 _NO_WALLS: Final = (
     "jobs run without walls on this machine (--sandbox process): "
@@ -54,12 +56,7 @@ def open_tried(
     options: RunnerOptions, state_dir: Path, network: Network, say: Say
 ) -> tuple[Sandbox, Report]:
     """The sandbox, tried out and ready. Raises SandboxError."""
-    sandbox = open_sandbox(options.sandbox, sandbox_options(options, state_dir, network))
-    if passes_through(options, sandbox):
-        open_ways(options, state_dir)
-    report = sandbox.probe()
-    if report.refusal is not None:
-        raise report.refusal
+    sandbox, report = _probe(options, state_dir, network)
     sandbox.prepare()
     if options.sandbox == facts.PROCESS:
         say(Note("warning", _NO_WALLS))
@@ -70,6 +67,32 @@ def open_tried(
     elif options.allow_hosts:
         say(Note("warning", _NO_HOSTS))
     return sandbox, report
+
+
+def _probe(options: RunnerOptions, state_dir: Path, network: Network) -> tuple[Sandbox, Report]:
+    """The sandbox, tried out. Raises SandboxError."""
+    sandbox = open_sandbox(options.sandbox, sandbox_options(options, state_dir, network))
+    if passes_through(options, sandbox):
+        open_ways(options, state_dir)
+    report = sandbox.probe()
+    if report.refusal is not None:
+        raise report.refusal
+    return sandbox, report
+
+
+def check_confinement(options: RunnerOptions) -> None:
+    """Raises SandboxError where this machine cannot confine jobs as it was asked to, whatever the
+    session says; for what is spent by being asked of the session. An image that is made of the
+    session's packages is left for later.
+    """
+    if options.sandbox == facts.DOCKER and options.image is None:
+        return
+    network = facts.network_of(options, session_allows=bool(options.hosts))
+    folder = Path(tempfile.mkdtemp(prefix="airlox-try-"))
+    try:
+        _probe(options, folder, network)
+    finally:
+        remove_tree(folder)
 
 
 def _raise_file_limit() -> None:
