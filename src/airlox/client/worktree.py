@@ -15,9 +15,10 @@ from airlox import __version__
 from airlox.client.shipment import Shipment
 from airlox.protocol.digest import sha256_hex
 from airlox.protocol.encoding import PublicKey
+from airlox.tree.beneath import Identity
 from airlox.tree.glance import Facts, Memory, facts_of, look
 from airlox.tree.read import ScanCache, changed, read_index
-from airlox.tree.scan import Choice, Identity, Scan, replaced, root_of, scan
+from airlox.tree.scan import Choice, Scan, replaced, root_of, scan
 from airlox.tree.source import TreeSource
 
 if TYPE_CHECKING:

@@ -25,14 +25,15 @@ from typing import Final
 from airlox import safefs
 from airlox.errors import StorageError, UsageError
 from airlox.tree.beneath import (
+    Identity,
     closing_on_error,
     enter,
     enter_or_make,
+    identity,
     open_regular,
     opened_root,
     pieces,
 )
-from airlox.tree.scan import Identity, identity
 
 FLAG: Final = "--allow-dir"
 _SYSTEM: Final = ("/proc", "/sys", "/dev")

@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airlox import safefs
-from airlox.client.machines import Machine, Machines
-from airlox.errors import AirloxError, UsageError
+from airlox.errors import AirloxError, UsageError, ValidationError
 from airlox.protocol import limits
-from airlox.protocol.invite import parse_invite
-from airlox.protocol.keys import Role
-from airlox.protocol.names import check_display_text
 
 if TYPE_CHECKING:
+    from airlox.client.machines import Machine
     from airlox.client.session import Session
     from airlox.mcp.desk import DeskOptions
 
 MOST: Final = 32
 FALLBACK_NAME: Final = "agent"
+OWNER: Final = "owner"
+RUNNER: Final = "runner"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Sessions:
         session = Session.create(relay, **terms, **self._profile(client_name, description))
         try:
             if folder is not None:
-                link = f"{session.invites[Role.OWNER.value]}\n"
+                link = f"{session.invites[OWNER]}\n"
                 safefs.save_new(folder, f"airlox-owner-{session.session_id}.txt", link.encode())
             return self._keep(session)
         except BaseException:
@@ -87,6 +86,8 @@ class Sessions:
 
     def of_machine(self, name: str, client_name: str) -> tuple[Place, Machine]:
         """The session of a machine. Raises UsageError for an unknown one."""
+        from airlox.client.machines import Machines
+
         machine = Machines(self._options.cache_dir).get(name)
         place = self._open(machine.sender_invite, client_name, None, machine=name)
         return place, machine
@@ -95,9 +96,10 @@ class Sessions:
         self, link: str, client_name: str, description: str | None, machine: str | None = None
     ) -> Place:
         from airlox.client.session import Session
+        from airlox.protocol.invite import parse_invite
 
         invite = parse_invite(link.strip())
-        if invite.role is Role.RUNNER:
+        if invite.role == RUNNER:
             raise UsageError(
                 "this is a runner's link",
                 code="wrong_role",
@@ -152,7 +154,7 @@ class Sessions:
         """The secret part of every owner's link there is here."""
         links = [] if self._options.invite is None else [self._options.invite]
         sessions = [place.session for place in self.all()]
-        links += [each.invites["owner"] for each in sessions if each.role == Role.OWNER.value]
+        links += [each.invites[OWNER] for each in sessions if each.role == OWNER]
         return [key for link in links if (key := _owner_key(link))]
 
     def _known(self, session_id: str, role: str, machine: str | None) -> Place | None:
@@ -213,15 +215,17 @@ class Sessions:
 
 def shareable(session: Session) -> dict[str, str]:
     """The links an owner shares, by role; the owner's own is not among them."""
-    return {role: link for role, link in session.invites.items() if role != Role.OWNER.value}
+    return {role: link for role, link in session.invites.items() if role != OWNER}
 
 
 def _shown_name(client_name: str) -> str:
     """The client's name for itself as a display name, or a plain one where it cannot be that."""
+    from airlox.protocol.names import check_display_text
+
     name = client_name.strip()[: limits.DISPLAY_NAME].rstrip()
     try:
         check_display_text(name, "name", limits.DISPLAY_NAME)
-    except Exception:
+    except ValidationError:
         return FALLBACK_NAME
     return name
 

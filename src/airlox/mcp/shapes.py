@@ -10,8 +10,6 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from airlox.client.folding import fold
 
 if TYPE_CHECKING:
@@ -67,6 +65,8 @@ def runner(value: Runner) -> Shape:
 
 def terms(place: Place) -> Shape:
     """What a session is and allows."""
+    from msgspec import to_builtins
+
     session: Session = place.session
     manifest = session.manifest
     return {
@@ -75,12 +75,14 @@ def terms(place: Place) -> Shape:
         "relay": session.relay,
         "expires_at_ms": session.expires_at_ms,
         "max_item_bytes": manifest.max_item_bytes,
-        "job_limits": msgspec.to_builtins(manifest.job_limits),
+        "job_limits": to_builtins(manifest.job_limits),
     }
 
 
 def result(value: Result) -> Shape:
     """How a job ended, as far as it fits; a progress bar is as it stood last."""
+    from msgspec import to_builtins
+
     stdout, stderr = fold(value.stdout), fold(value.stderr)
     shape: Shape = {
         "job": value.job,
@@ -102,7 +104,7 @@ def result(value: Result) -> Shape:
     for name in ("cause", "egress", "env", "left_out", "limits", "others", "tree"):
         found = getattr(value, name)
         if found:
-            shape[name] = msgspec.to_builtins(found)
+            shape[name] = to_builtins(found)
     return shape | UNTRUSTED
 
 

@@ -103,6 +103,15 @@ class Use:
         name = self.caller.client_name
         return self.do("opening the session", lambda: self.desk.sessions.get(self["session"], name))
 
+    def owned_place(self, what: str) -> Place:
+        """The session of the call, which must be one's own. Raises PolicyError, and as `place`."""
+        from airlox.protocol.keys import Role
+        from airlox.protocol.policy import check_may
+
+        place = self.place()
+        check_may(Role(place.session.role), Role.OWNER, what=what)
+        return place
+
     def confirm(self, title: str, question: str) -> None:
         """Ask the person, where the client can. Raises UsageError when they say no."""
         if self.caller.ask(question, title=title) is False:

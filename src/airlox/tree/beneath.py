@@ -31,8 +31,17 @@ STEP_BYTES: Final = 1 << 20
 _BATCH: Final = 1000
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
+Identity = tuple[int, int]
+"""Device and number of a folder: what it is, whatever stands at its path."""
+
 Enter = Callable[[int, bytes], int]
 """Opens the folder of that name in an open folder and returns its descriptor, or raises OSError."""
+
+
+def identity(folder_fd: int) -> Identity:
+    """Which folder an open one is."""
+    found = os.fstat(folder_fd)
+    return found.st_dev, found.st_ino
 
 
 def enter(folder_fd: int, name: bytes) -> int:

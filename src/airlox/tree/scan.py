@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airlox import safefs
 from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.tree import git, rules
-from airlox.tree.beneath import Folders, open_regular, opened_root
+from airlox.tree.beneath import Folders, Identity, identity, open_regular, opened_root
 from airlox.tree.index import ENTRIES, Kind
 from airlox.tree.paths import PATH_BYTES, check_component, check_folder, shown, split
 from airlox.tree.stamps import Stamp, stamp_of
@@ -43,10 +43,6 @@ _ATTRIBUTES: Final = b".gitattributes"
 _NESTED: Final = "a nested git repository"
 _NO_FILES: Final = "an empty folder"
 _EMPTY: Final = "a submodule that is not checked out, or an empty folder"
-
-
-Identity = tuple[int, int]
-"""Device and number of a folder: what it is, whatever stands at its path."""
 
 
 class Place(NamedTuple):
@@ -159,12 +155,6 @@ def opened_tree(root: str, root_is: Identity | None = None) -> Iterator[int]:
             yield root_fd
     except OSError as e:
         raise TreeError(f"cannot read {root}: {e.strerror}", code="tree_unreadable") from None
-
-
-def identity(folder_fd: int) -> Identity:
-    """Which folder an open one is."""
-    found = os.fstat(folder_fd)
-    return found.st_dev, found.st_ino
 
 
 def replaced(root: str) -> TreeError:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airlox import safefs
 from airlox.errors import UsageError
-from airlox.mcp import listing, shapes
+from airlox.mcp import shapes
 from airlox.mcp.tool import Answer
 from airlox.mcp.tools.declaring import ADD, READ, SESSION, flag, number, text, tool, words
 from airlox.mcp.use import LONGEST_WAIT_S, Use, find_item
-from airlox.protocol.item import Kind
 from airlox.protocol.limits import FILE_NAME_BYTES, MIB
 
 if TYPE_CHECKING:
@@ -93,6 +92,8 @@ def _sent(handle: str, sent: ItemRef, what: str) -> Answer:
     slow=True,
 )
 def list_items(use: Use) -> Answer:
+    from airlox.mcp import listing  # the client's modules are loaded with the first session
+
     place = use.place()
     wish = listing.Wish(
         after=-1 if use["after"] is None else use["after"],
@@ -121,6 +122,8 @@ def list_items(use: Use) -> Answer:
     needs=("item",),
 )
 def get_item(use: Use) -> Answer:
+    from airlox.mcp import listing
+
     place = use.place()
     item = use.do("reading the item", lambda: find_item(place.session, use["item"]))
     shape = use.do("reading the item", lambda: listing.one(place.session, item, ITEM_CHARS))
@@ -139,7 +142,7 @@ def get_item(use: Use) -> Answer:
 def save_file(use: Use) -> Answer:
     place = use.place()
     item = use.do("fetching the file", lambda: find_item(place.session, use["item"]))
-    if item.kind is not Kind.FILE:
+    if item.kind != "file":
         raise UsageError(
             f"item {item.id} is a {item.kind.value}, no file",
             code="not_a_file",

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airlox.client.shown import choose_runner
 from airlox.mcp import shapes
 from airlox.mcp.tool import Answer
 from airlox.mcp.tools.declaring import END, READ, SESSION, SET, text, tool
 from airlox.mcp.use import Use
-from airlox.protocol.keys import Role
-from airlox.protocol.policy import check_may
 
 if TYPE_CHECKING:
     from airlox.client.shown import Runner
@@ -87,8 +84,9 @@ def reject_runner(use: Use) -> Answer:
 
 def _chosen(use: Use, what: str) -> tuple[Place, Runner]:
     """The runner meant, before anything is done to it."""
-    place = use.place()
-    check_may(Role(place.session.role), Role.OWNER, what=what)
+    from airlox.client.shown import choose_runner
+
+    place = use.owned_place(what)
     runners = use.do("listing runners", place.session.runners)
     return place, choose_runner(runners, use["runner"])
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import msgspec
-
 from airlox import safefs
 from airlox.errors import UsageError
 from airlox.mcp import shapes
@@ -14,8 +12,6 @@ from airlox.mcp.sessions import shareable
 from airlox.mcp.tool import Answer
 from airlox.mcp.tools.declaring import ADD, END, READ, SESSION, SET, flag, number, text, tool, words
 from airlox.mcp.use import Use
-from airlox.protocol.keys import Role
-from airlox.protocol.policy import check_may
 
 MEMORY_MB = 2048
 TTL_MINUTES = 60
@@ -148,8 +144,7 @@ def get_invites(use: Use) -> Answer:
     needs=("role",),
 )
 def revoke_role(use: Use) -> Answer:
-    place, role = use.place(), use["role"]
-    check_may(Role(place.session.role), Role.OWNER, what="revoke roles")
+    place, role = use.owned_place("revoke roles"), use["role"]
     use.confirm(
         "Revoke a role",
         f"Cut off everyone who joined session {place.handle} as {role}, and void that link? "
@@ -169,8 +164,7 @@ def revoke_role(use: Use) -> Answer:
     example={},
 )
 def close_session(use: Use) -> Answer:
-    place = use.place()
-    check_may(Role(place.session.role), Role.OWNER, what="close the session")
+    place = use.owned_place("close the session")
     use.confirm(
         "Close the session",
         f"End session {place.handle} for everyone, and have the relay forget all of it? "
@@ -191,9 +185,11 @@ def close_session(use: Use) -> Answer:
     needs=("dir",),
 )
 def export_audit(use: Use) -> Answer:
+    from msgspec import json
+
     place = use.place()
     records = use.do("reading the trail", place.session.audit)
-    data = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    data = b"".join(json.encode(record) + b"\n" for record in records)
     name = f"airlox-{secrets.token_hex(4)}-audit.jsonl"
     with use.desk.files.folder(use["dir"], make=True) as folder:
         path = f"{folder.path}/{safefs.save_new_at(folder.fd, name, data)}"
