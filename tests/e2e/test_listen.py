@@ -332,3 +332,22 @@ def test_codex_is_woken_in_a_repository_only(
     assert f'--allow-dir", "{tmp_path}"]' in next(s for s in settings if ".args=" in s)
     assert start["env"]["AIRLOX_INVITE"] not in json.dumps(start["argv"])
     assert commands.ITEMS not in start["env"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", commands.AGENTS)
+def test_a_woken_agent_answers_as_the_listener(
+    office: Office, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, agent: str
+) -> None:
+    """With the real MCP server, started as the agents start theirs."""
+    pytest.importorskip("mcp", reason="the SDK of the MCP server is not installed")
+    monkeypatch.chdir(repository)
+    item = office.say("what is 6 times 7?")
+    words = ("--agent", agent, "--fresh", "--from", "owner")
+    with office.listening(*words, **StandIns(tmp_path, "answer").environment) as program:
+        line = program.wait_for(ended, "the end of the run")
+        assert "exit code 0" in line, program.said
+        program.stop()
+    (answer,) = [post for post in office.owner.items() if post.reply_to == item]
+    assert answer.text == f"42, says {agent}"
+    assert answer.author.public == office.coder.participant_pub

@@ -11,20 +11,13 @@ from typing import Any
 
 from airlox import Session
 from support.machines import Program
-
-RECORD = "STAND_IN_RECORD"
-"""Variable that names the file to which stand-ins write what they were started with."""
+from support.woken_agent import RECORD
 
 _STAND_IN = """#!{python}
-import json, os, sys
-with open(os.environ["{record}"], "a") as record:
-    print(json.dumps({{
-        "argv": sys.argv,
-        "cwd": os.getcwd(),
-        "env": dict(os.environ),
-        "stdin": sys.stdin.read(),
-    }}), file=record)
-print("stand-in at work")
+import sys
+sys.path.insert(0, {tests!r})
+from support import woken_agent
+woken_agent.{what}()
 """
 
 _KILLED = """
@@ -93,15 +86,17 @@ def killed_listener(point: str, session: Session, cache: Path, *words: str) -> L
 
 
 class StandIns:
-    """Programs called claude and codex, first on PATH, that write down how they were started."""
+    """Programs called claude and codex, first on PATH. `what` they do is a function of
+    `woken_agent`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, what: str = "record") -> None:
         self._bin = folder / "bin"
         self._record = folder / "record"
         self._bin.mkdir()
+        tests = str(Path(__file__).parents[1])
         for name in ("claude", "codex"):
             program = self._bin / name
-            program.write_text(_STAND_IN.format(python=sys.executable, record=RECORD))
+            program.write_text(_STAND_IN.format(python=sys.executable, tests=tests, what=what))
             program.chmod(0o755)
 
     @property
@@ -110,7 +105,7 @@ class StandIns:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """What each start was, oldest first."""
+        """How they were started, oldest first."""
         if not self._record.exists():
             return []
         return [json.loads(line) for line in self._record.read_text().splitlines()]
