@@ -18,6 +18,7 @@ from airlox import (
 )
 from airlox.protocol.keys import fingerprint
 from journeys.conftest import People
+from support.fake_runner import FakeRunner, Task
 
 PATIENT_S = 60.0
 
@@ -133,6 +134,15 @@ def test_hops_of_agents_among_themselves(people: People) -> None:
         last = author.send_text("and then?", reply_to=last)
     owner.send_text("enough", reply_to=last)
     assert [two.hops(item) for item in two.items()] == [0, 1, 2, 3, 4, 5, 0]
+
+
+def test_who_addresses_a_runner_is_told_that_it_does_not_read(people: People) -> None:
+    owner = people.owner(mode="execute", job_limits={"approve_runners": False})
+    with FakeRunner(owner.invites["runner"], people.folder, Task.finish):
+        for to in ("box", "role:runner"):
+            owner.send_text("take care", to=to)
+    told = [warning for warning in owner.warnings if "is a runner" in warning]
+    assert told == 2 * ["box is a runner: it reads no messages, only jobs"]
 
 
 def test_delivery(people: People) -> None:

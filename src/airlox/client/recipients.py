@@ -177,6 +177,9 @@ def _warn(
     for word in to:
         if word.startswith(ROLE_PREFIX) and not any(_is_meant(p, (word,)) for p in present):
             core.on_warning(f"nobody else here has the role {word.removeprefix(ROLE_PREFIX)} now")
+    for person in present:
+        if person.role == Role.RUNNER and _is_meant(person, to):
+            core.on_warning(f"{person.display_name} is a runner: it reads no messages, only jobs")
     if core.manifest.is_full:
         return  # 0.1.0 cannot join it
     author = core.timeline.read(lambda view: _author_of(view, reply_to))
