@@ -262,8 +262,10 @@ def test_revoking_and_closing_wait_for_the_person(bench: Bench) -> None:
         with pytest.raises(UsageError) as declined:
             bench.call(name, RecordingCaller(NO), **more)
         assert declined.value.code == "declined"
-    with pytest.raises(UsageError):
-        bench.call("revoke_role", role="owner")
+    for no_role in ("owner", "test-client", ""):
+        with pytest.raises(UsageError) as refusal:
+            bench.call("revoke_role", RecordingCaller(YES), role=no_role)
+        assert "observer" in str(refusal.value.hint)
     Session.join(created["invites"]["observer"], cache_dir=bench.work.parent / "o").disconnect()
     assert bench.call("revoke_role", RecordingCaller(YES), role="observer")["revoked"]
     with pytest.raises(AirloxError):

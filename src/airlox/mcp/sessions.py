@@ -154,7 +154,7 @@ class Sessions:
         """The secret part of every owner's link there is here."""
         links = [] if self._options.invite is None else [self._options.invite]
         sessions = [place.session for place in self.all()]
-        links += [each.invites[OWNER] for each in sessions if each.role == OWNER]
+        links += [each.invites.get(OWNER, "") for each in sessions if each.role == OWNER]
         return [key for link in links if (key := _owner_key(link))]
 
     def _known(self, session_id: str, role: str, machine: str | None) -> Place | None:

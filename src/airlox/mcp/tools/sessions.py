@@ -16,6 +16,7 @@ from airlox.mcp.use import Use
 MEMORY_MB = 2048
 TTL_MINUTES = 60
 _WARNINGS = 5
+_ROLES = ("sender", "observer", "runner")
 _OF_JOBS = ("shell", "packages", "network", "job_timeout_s", "job_memory_mb")
 
 
@@ -126,7 +127,8 @@ def session_info(use: Use) -> Answer:
     example={},
 )
 def get_invites(use: Use) -> Answer:
-    place = use.place()
+    place = use.owned_place("hand out invites")
+    use.do("fetching news", place.session.participants)  # a link may have been replaced
     links = shareable(place.session)
     lines = [f"{role}: {link}" for role, link in links.items()]
     return Answer({"session": place.handle, "invites": links}, "\n".join(lines))
@@ -145,6 +147,8 @@ def get_invites(use: Use) -> Answer:
 )
 def revoke_role(use: Use) -> Answer:
     place, role = use.owned_place("revoke roles"), use["role"]
+    if role not in _ROLES:  # a session could cut off one participant of that name
+        raise UsageError(f"{role[:40]!r} is no role to revoke", hint=f"one of {', '.join(_ROLES)}")
     use.confirm(
         "Revoke a role",
         f"Cut off everyone who joined session {place.handle} as {role}, and void that link? "
