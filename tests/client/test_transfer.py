@@ -514,10 +514,11 @@ class TestWhatTheRelayCanFind:
 
     @pytest.mark.slow
     def test_a_longer_search_finds_nothing(self, relay: RelayThread, tmp_path: Path) -> None:
-        """P-TRF-5: every second word beside the right first one, and every first beside it."""
+        """P-TRF-5: half of all second words beside the right first one, and the other way."""
         messages, code = self.exchange(relay, tmp_path)
         first, second = code.words
-        pairs = [*((first, word) for word in WORDS), *((word, second) for word in WORDS)]
+        some = WORDS[::2]
+        pairs = [*((first, word) for word in some), *((word, second) for word in some)]
         assert list(search(messages, code.nameplate, pairs)) == []
 
     def test_the_search_would_find_a_careless_exchange(self) -> None:

@@ -417,22 +417,28 @@ class _Redeeming:
         opening = transfer.encode_opening(share)
         self._number = calls.begin(self._bounded(), nameplate, opening)
         try:
-            point, offered = transfer.parse_answer(self._hear(0), nameplate)
-            _check_role(offered.role, self._wanted)
-            agreed = transfer.agree(share, point, offered)
-            confirmation = transfer.encode_confirmation(agreed)
-            calls.confirm(self._bounded(), nameplate, self._number, confirmation)
-            agreed.check(transfer.parse_confirmation(self._hear(1)))
-            if verify is not None and not verify(agreed.verifier):
-                raise _not_compared()
-            invite = transfer.open_invite(agreed, offered, self._hear(2), self._base_url)
-        except BaseException:
+            invite = self._exchange(share, verify)
+        except BaseException as error:
             with suppress(AirloxError):
                 calls.leave(self._api.within(Deadline.after(LEAVE_S)), nameplate, self._number)
+            if isinstance(error, RelayError) and error.code == "code_unknown":
+                raise calls.ended("code_gone") from error  # it was known a moment ago
             raise
         with suppress(RelayError, ConnectionLost):  # it arrived, whether or not that can be told
             calls.done(self._api.within(Deadline.after(LEAVE_S)), nameplate, self._number)
         return invite
+
+    def _exchange(self, share: transfer.Share, verify: Verify | None) -> Invite:
+        """The invite, once the sender has confirmed that it has the same words."""
+        point, offered = transfer.parse_answer(self._hear(0), self._code.nameplate)
+        _check_role(offered.role, self._wanted)
+        agreed = transfer.agree(share, point, offered)
+        confirmation = transfer.encode_confirmation(agreed)
+        calls.confirm(self._bounded(), self._code.nameplate, self._number, confirmation)
+        agreed.check(transfer.parse_confirmation(self._hear(1)))
+        if verify is not None and not verify(agreed.verifier):
+            raise _not_compared()
+        return transfer.open_invite(agreed, offered, self._hear(2), self._base_url)
 
     def _bounded(self) -> RelayApi:
         return self._api.within(Deadline.after(self._timeout))
@@ -450,10 +456,6 @@ class _Redeeming:
                 if error.code in ("tls", "closed"):
                     raise
                 self._api.pause(deadline.cap_s(RECONNECT_S))
-            except RelayError as error:
-                if error.code == "code_unknown":
-                    raise calls.ended("code_gone") from error
-                raise
         return calls.message_of(self._said, at, self._api)
 
     def _look(self, api: RelayApi) -> None:
