@@ -30,7 +30,7 @@ class Office:
 
     def __init__(self, relay: RelayThread, folder: Path) -> None:
         self.folder = folder
-        self.notes: list[str] = []
+        self.warnings: list[str] = []
         self.people: list[Session] = []
         self.owner = Session.create(relay.url, cache_dir=folder / "owner", kind="web")
         self.people.append(self.owner)
@@ -53,7 +53,7 @@ class Office:
             self.coder,
             self.ledger,
             parse_senders(senders),
-            note=self.notes.append,
+            warn=self.warnings.append,
             **({"max_hops": 8, "pending_timeout_s": WAIT_S} | options),
         )
         inbox.begin(only_new=new)
@@ -147,7 +147,7 @@ def test_agents_that_answer_each_other_stop(office: Office) -> None:
         item = other.send_text("hello", reply_to=answer)
         handed += office.taken(office.inbox(max_hops=4))
     assert len(handed) == 2  # the first post and the third; the fifth is one too many
-    assert any("wakes nobody" in note for note in office.notes)
+    assert any("wakes nobody" in text for text in office.warnings)
     # a person in between starts the count anew
     person = office.owner.send_text("go on", reply_to=item, to="other")
     item = other.send_text("here it is", reply_to=person, to="coder")
@@ -198,7 +198,7 @@ class TestPending:
         second = office.owner.send_text("second")
         inbox = office.inbox(pending_timeout_s=0)
         assert office.taken(inbox) == ()
-        assert sum("cannot be fetched" in note for note in office.notes) == 2
+        assert sum("cannot be fetched" in text for text in office.warnings) == 2
         liar.lies = {rf"GET \S*/items/{second.id}/blob": say(503)}
         inbox.wait(Deadline.after(WAIT_S))
         assert office.taken(inbox) == (first.id,)
@@ -214,7 +214,7 @@ class TestPending:
         liar.lies = {".*": say(503)}
         inbox.wait(Deadline.after(0.5))
         assert office.taken(inbox) == ()
-        assert any("trying again" in note for note in office.notes)
+        assert any("trying again" in text for text in office.warnings)
         liar.honest()
         inbox.wait(Deadline.after(WAIT_S))
         assert office.taken(inbox) == (item.id,)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,9 +84,20 @@ def test_a_command_that_cannot_be_started(places: Places, nowhere: int, tmp_path
     assert "No such file" in (ended.detail or "")
 
 
-def test_one_run_at_a_time(places: Places, nowhere: int) -> None:
+def test_one_run_at_a_time(places: Places, nowhere: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "LOCK_WAIT_S", 0.2)
     with prepare(places, "true", nowhere), pytest.raises(AirloxError, match="cannot lock"):
         prepare(places, "true", nowhere)
+
+
+def test_a_keeper_that_is_just_leaving_is_waited_for(places: Places, nowhere: int) -> None:
+    with prepare(places, "true", nowhere) as leaving:
+        ends = threading.Timer(0.3, leaving.close)
+        ends.start()
+        with prepare(places, "exit 5", nowhere) as run:
+            run.go()
+            assert run.wait().code == 5
+        ends.join()
 
 
 DEAF = "trap '' TERM; echo $$ > {pid}; while :; do sleep 1; done"

@@ -123,6 +123,7 @@ def add_machine(room: Room) -> None:
     Machines(room.sender.home).add(machine)
 
 
+@pytest.mark.slow
 def test_each_command_as_it_is_written(room: Room, checkout: Path) -> None:
     add_machine(room)
     agent = Follower(room.sender, checkout)
@@ -151,6 +152,7 @@ def test_each_command_as_it_is_written(room: Room, checkout: Path) -> None:
     assert sorted(agent.ran) == sorted(COMMANDS)
 
 
+@pytest.mark.slow
 def test_without_a_machine_the_link_is_enough(room: Room, checkout: Path) -> None:
     """`leave --on box out`."""
     room.sender.at(checkout)("run", "--tree", "--", "python3", "-m", "unittest")

@@ -38,14 +38,14 @@ class Inbox:
         *,
         max_hops: int,
         pending_timeout_s: float,
-        note: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._session = session
         self._ledger = ledger
         self._senders = senders
         self._max_hops = max_hops
         self._pending_timeout_s = pending_timeout_s
-        self._note = note
+        self._warn = warn
         self._opened: set[int] = set()
         """Items that were here at the last look, by number."""
         self._wakes: dict[int, bool] = {}
@@ -102,7 +102,7 @@ class Inbox:
             self._pause(error, until)
 
     def _pause(self, error: ConnectionLost | RelayError, until: Deadline) -> None:
-        self._note(f"{error.message}; trying again")
+        self._warn(f"{error.message}; trying again")
         time.sleep(until.cap_s(_RETRY_S))
 
     def _look(self) -> list[Record]:
@@ -144,7 +144,7 @@ class Inbox:
         del self._pending[record.seq]
         self._late.add(record.seq)
         name = record.envelope.id if record.envelope is not None else f"number {record.seq}"
-        self._note(f"item {name} cannot be fetched; it is passed over until it comes")
+        self._warn(f"item {name} cannot be fetched; it is passed over until it comes")
         return False
 
     def _may_wake(self, item: Item) -> bool:
@@ -159,7 +159,7 @@ class Inbox:
             return False
         hops = self._session.hops(item)
         if hops > self._max_hops:
-            self._note(
+            self._warn(
                 f"item {item.id} wakes nobody: {hops} posts of agents in a row, and no person's"
             )
             return False

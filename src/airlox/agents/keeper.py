@@ -54,6 +54,7 @@ NOT_STARTED: Final = "not_started"
 ADOPTS: Final = sys.platform == "linux"
 """Whether what a command leaves behind becomes a child of its keeper."""
 _KILL_EVERY_S: Final = 0.02
+_LOCK_EVERY_S: Final = 0.05
 KILL_LIMIT_S: Final = 30.0
 """For so long what will not end is killed."""
 _MAX_WAIT_S: Final = 3600.0
@@ -64,7 +65,8 @@ def main() -> int:
     line = _Line(sys.stdin.fileno())
     plan = json.loads(line.read_plan())
     try:
-        lock_fd = _hold(plan["lock"], plan["timeout_s"] + plan["grace_s"] + KILL_LIMIT_S)
+        lock_fd = _hold(plan["lock"], plan["lock_wait_s"])
+        _sign(lock_fd, plan["timeout_s"] + plan["grace_s"] + KILL_LIMIT_S)
     except OSError as error:
         _tell(f"failed cannot lock {plan['lock']}: {error.strerror}")
         return STOPPED
@@ -226,14 +228,25 @@ class _Run:
         orphans.signal_below(number)
 
 
-def _hold(path: str, most_s: float) -> int:
-    """Lock the file, and write into it who holds it and for how long. Raises OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(path, flags, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _hold(path: str, wait_s: float) -> int:
+    """Lock the file. Another keeper, whose listener died before it said Go, may just be leaving:
+    it is waited for. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOCK_EVERY_S)
+
+
+def _sign(fd: int, most_s: float) -> None:
+    """Write into the lock who holds it, and for how long at most. Raises OSError."""
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({"pid": os.getpid(), "most_s": most_s}).encode(), 0)
-    return fd
 
 
 def _die_with_parent() -> None:

@@ -24,6 +24,8 @@ from airlox.errors import AirloxError, StorageError
 
 GRACE_S: Final = 5.0
 """Between TERM and KILL."""
+LOCK_WAIT_S: Final = 10.0
+"""For so long a keeper waits for another one to leave."""
 _MARGIN_S: Final = 60.0
 _READY_BYTES: Final = 4096
 _SMALL_BYTES: Final = 64 * 1024
@@ -105,6 +107,7 @@ class Run:
             "batch": batch_id,
             "timeout_s": timeout_s,
             "grace_s": GRACE_S,
+            "lock_wait_s": LOCK_WAIT_S,
             "stdout": stdout,
             "stderr": stderr,
             **places._asdict(),

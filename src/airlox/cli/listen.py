@@ -201,7 +201,7 @@ class _Listener:
             self._senders,
             max_hops=self._args.max_hops,
             pending_timeout_s=self._args.pending_timeout,
-            note=self._voice.note,
+            warn=self._voice.warn,
         )
 
     # -- what is done with a batch ---------------------------------------------------------------
