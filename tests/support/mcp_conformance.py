@@ -27,7 +27,7 @@ from mcp.shared.message import ServerMessageMetadata
 
 from airlox.errors import UsageError
 from airlox.mcp.calls import Calls
-from airlox.mcp.http import HOST, PATH, listening, serve_on
+from airlox.mcp.http import address, listening, serve_on
 from airlox.mcp.server import build, log_to_stderr
 from airlox.mcp.tool import Answer, Caller, Tool
 from support.mcp_fixture import Desk, answer, note, tool
@@ -510,8 +510,10 @@ async def serve() -> None:
     log_to_stderr()
     calls = Calls(Desk())  # type: ignore[arg-type]
     with listening(0) as listener:
-        note(f"serving on http://{HOST}:{listener.getsockname()[1]}{PATH}")
-        await serve_on(listener, extended(build(TOOLS, calls)), calls, None)
+        server = extended(build(TOOLS, calls))
+        await serve_on(
+            listener, server, calls, None, lambda: note(f"serving on {address(listener)}")
+        )
 
 
 if __name__ == "__main__":

@@ -60,23 +60,32 @@ def serve_http(
     `token_dir`; with None there is no token. Raises AirloxError, StorageError."""
     log_to_stderr()
     with listening(port) as listener, _token_file(token_dir) as (token, path):
-        url = f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
-        say(f"serving on {url}")
-        say("no token is needed" if path is None else f"clients need the bearer token in {path}")
-        asyncio.run(_serve(tools, desk, listener, token))
+
+        def ready() -> None:
+            say(f"serving on {address(listener)}")
+            needed = "no token is needed" if path is None else "clients need the bearer token in "
+            say(needed + (path or ""))
+
+        async def serve() -> None:
+            calls = Calls(desk)
+            await serve_on(listener, build(tools, calls), calls, token, ready)
+
+        asyncio.run(serve())
 
 
-async def _serve(
-    tools: Sequence[Tool], desk: Desk, listener: socket.socket, token: str | None
-) -> None:
-    calls = Calls(desk)
-    await serve_on(listener, build(tools, calls), calls, token)
+def address(listener: socket.socket) -> str:
+    """Where clients find the server of a socket."""
+    return f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
 
 
 async def serve_on(
-    listener: socket.socket, server: Server[Any], calls: Calls, token: str | None
+    listener: socket.socket,
+    server: Server[Any],
+    calls: Calls,
+    token: str | None,
+    ready: Callable[[], None],
 ) -> None:
-    """Serve what connects to a socket until TERM or INT."""
+    """Serve what connects to a socket until TERM or INT; `ready` is called when those count."""
     manager = StreamableHTTPSessionManager(
         server,
         max_request_body_size=MOST_LINE_BYTES,
@@ -94,6 +103,7 @@ async def serve_on(
     )
     ending = Ending(asyncio.get_running_loop())
     ending.on_signals()
+    ready()
     web = _Web(config)
     async with manager.run():
         serving = asyncio.create_task(web.serve([listener]))
@@ -170,6 +180,7 @@ def listening(port: int) -> Iterator[socket.socket]:
                 code="port",
                 hint="choose another --port, or none: then any that is free is taken",
             ) from None
+        listener.listen()  # who connects from now on is served, if not at once
         yield listener
     finally:
         listener.close()

@@ -1,0 +1,105 @@
+"""`airlox mcp`: the server as agents start it, and what it prints to set them up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from airlox.agents.configs import CLIENTS
+from airlox.agents.prompts import worker_prompt
+from airlox.cli import main as front
+from airlox.cli import mcp
+from airlox.mcp.tools import TOOLS
+from mcp import Client, StdioServerParameters
+from support.mcp_client import ROOT, TIMEOUT_S, run
+from support.mcp_raw import raw_server
+
+MODULE = [sys.executable, "-m", "airlox.cli", "mcp"]
+
+
+class TestConfig:
+    def test_every_client_is_known(self) -> None:
+        assert set(mcp.CLIENTS) == set(CLIENTS)
+
+    @pytest.mark.parametrize("client", ["claude", "cursor", "vscode", "opencode"])
+    def test_is_json(self, client: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert front.main(["mcp", "config", client]) == 0
+        printed = capsys.readouterr()
+        assert "airlox" in str(json.loads(printed.out))
+        assert "belongs in" in printed.err
+
+    def test_of_codex_is_toml(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert front.main(["mcp", "config", "codex", "--allow-dir", "/tmp/a b"]) == 0
+        server = tomllib.loads(capsys.readouterr().out)["mcp_servers"]["airlox"]
+        assert server["command"] == "airlox"
+        assert server["args"] == ["mcp", "--allow-dir", "/tmp/a b"]
+
+    def test_as_a_document(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert front.main(["mcp", "config", "claude", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert sorted(document) == ["advice", "config", "file"]
+        json.loads(document["config"])
+
+    def test_of_another_client(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert front.main(["mcp", "config", "emacs"]) == 2
+        assert "claude" in capsys.readouterr().err
+
+
+def test_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["mcp", "prompt"]) == 0
+    assert capsys.readouterr().out.strip() == worker_prompt().strip()
+
+
+@pytest.mark.parametrize("flags", [["--port", "80"], ["--no-token"]])
+def test_flags_that_go_with_http(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["mcp", *flags]) == 2
+    assert "--http" in capsys.readouterr().err
+
+
+def test_without_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("airlox.mcp.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp.server.caching", None)
+    assert front.main(["mcp"]) == 1
+    assert "pip install 'airlox[mcp]'" in capsys.readouterr().err
+
+
+class TestServer:
+    def test_an_agent_finds_the_tools(self, tmp_path: Path) -> None:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=[*MODULE[1:], "--cache-dir", str(tmp_path / "cache")],
+            env={"PYTHONPATH": str(ROOT / "src")},
+            cwd=tmp_path,
+        )
+
+        async def test() -> None:
+            async with Client(server) as client:
+                listed = await client.list_tools()
+                assert [tool.name for tool in listed.tools] == [tool.name for tool in TOOLS]
+                refused = await client.call_tool("list_items", {})
+                assert refused.is_error
+                assert "join_session" in str(refused.content)
+
+        run(test)
+
+    def test_over_http_it_names_the_file_of_its_token(self, tmp_path: Path) -> None:
+        argv = [*MODULE, "--http", "--cache-dir", str(tmp_path / "cache")]
+        with raw_server(argv, cwd=tmp_path) as server:
+            assert server.err is not None
+            line = server.err.until(lambda line: b"bearer token in" in line)
+            path = Path(line.decode().split()[-1])
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+            assert stat.S_IMODE(os.stat(path.parent).st_mode) == 0o700
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(TIMEOUT_S) == 0
+            assert not path.exists()
