@@ -26,7 +26,7 @@ from .surroundings import RELAY_ADDRESS, Clock, Disk, Line, Network
 
 GRACE_S = 5
 TICK_S = 0.1
-START_S = 40.0
+START_S = 120.0
 SETTLE_S = 120.0
 RELAY_DISK_MB, OTHER_DISK_MB = 192, 96
 RELAY_FLAGS = {
@@ -230,7 +230,8 @@ class Director:
     # -- the course of things ----------------------------------------------------------------
 
     def open(self) -> Session:
-        """Start the relay and everybody; the owner's session, with all runners approved."""
+        """Start the relay and everybody; the owner's session, with all runners approved, once
+        everybody is at work."""
         self._stage.relay.process.start()
         until = time.monotonic() + START_S
         while True:
@@ -245,6 +246,7 @@ class Director:
         for actor in self._stage.actors[1:]:
             actor.process.start()
         self._approve(owner, {actor.process.name for actor in self._stage.runners}, until)
+        self._await_work(owner, until)
         return owner
 
     def _create(self) -> Session:
@@ -264,6 +266,18 @@ class Director:
                 if runner.name in names:
                     owner.approve_runner(runner)
                     names.remove(runner.name)
+            time.sleep(0.1)
+
+    def _await_work(self, owner: Session, until: float) -> None:
+        """Wait for the end of a first job, where jobs are sent."""
+
+        def has_ended() -> bool:
+            results = [job.result() for job in owner.jobs()]
+            return any(result is not None and result.signed for result in results)
+
+        while self._stage.size.jobs and not has_ended():
+            if time.monotonic() > until:
+                raise RuntimeError("no job came to its end")
             time.sleep(0.1)
 
     def play(self) -> None:
