@@ -33,12 +33,6 @@ class Room:
         return items
 
 
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with RelayThread() as relay:
-        yield relay
-
-
 @pytest.fixture
 def room(relay: RelayThread, tmp_path: Path) -> Iterator[Room]:
     with Bench(tmp_path, relay=relay.url) as bench:
@@ -232,6 +226,12 @@ def test_a_sent_file_reaches_the_others(room: Room) -> None:
     item = room.peer.item(sent["item"])
     assert item is not None
     assert (item.name, item.body, item.reply_to) == ("report.md", b"# Report\n", asked.id)
+
+
+def test_a_message_for_nobody_is_sent_and_warned_of(room: Room) -> None:
+    sent = room.bench.call("send_text", text="x", to=["role:observer"])
+    assert "observer" in sent["warnings"][0]
+    assert "warnings" not in room.bench.call("send_text", text="x")
 
 
 # -- sending ----------------------------------------------------------------------------------

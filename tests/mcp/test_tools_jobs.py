@@ -186,6 +186,8 @@ def tree(place: Place, request: pytest.FixtureRequest) -> Path:
 def test_a_tree_goes_along_without_what_is_left_out(place: Place, tree: Path) -> None:
     answer = place.run("ls; touch kept", tree_dir=str(tree), tree_exclude=["*.csv"])
     assert answer["stdout"] == "a.txt\n"
+    assert (answer["tree_sent"]["files"], answer["tree_sent"]["bytes"]) == (1, 2)
+    assert answer["tree_sent"]["left_out"] == ["b.csv: excluded by tree_exclude"]
     assert place.run("ls", tree_dir=tree.name)["stdout"] == "a.txt\nb.csv\nkept\n"
     assert place.run("ls", tree_dir=tree.name, fresh=True)["stdout"] == "a.txt\nb.csv\n"
 

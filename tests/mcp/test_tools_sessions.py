@@ -26,12 +26,6 @@ YES = {
 NO = dict.fromkeys(YES, False)
 
 
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with RelayThread() as relay:
-        yield relay
-
-
 @pytest.fixture
 def bench(relay: RelayThread, tmp_path: Path) -> Iterator[Bench]:
     with Bench(tmp_path, relay=relay.url) as bench:
@@ -117,7 +111,7 @@ def test_terms_are_those_asked_for(bench: Bench) -> None:
     assert info["job_limits"] is None
     created = bench.desk.sessions.get(plain["session"], "").session.manifest.created_at_ms
     assert info["expires_at_ms"] == created + 300_000
-    given = {
+    given: dict[str, Any] = {
         "execute": True,
         "shell": True,
         "approve_runners": False,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airlox.errors import AirloxError, UsageError
+from airlox.mcp.shapes import in_our_words
 from airlox.mcp.tool import Answer
 from airlox.mcp.workers import cancelled, wait_for
 
@@ -54,14 +55,6 @@ NEXT: Final = {
 
 GENERAL: Final = "mend the call and make it again; session_info shows what the session allows"
 """Where there is no other hint."""
-SAID_HERE: Final = {
-    "`airlox session info`": "session_info",
-    "airlox session invites": "get_invites",
-    "--tree-exclude": "tree_exclude",
-    "--fresh": "fresh",
-}
-"""What the command line calls it, and what the tools do."""
-
 HIDDEN: Final = "[an owner's key]"
 
 T = TypeVar("T")
@@ -125,9 +118,7 @@ class Use:
 
     def advised(self, error: AirloxError) -> AirloxError:
         """An error with the next call as its hint, and without secrets."""
-        hint = NEXT.get(error.code) or error.hint or GENERAL
-        for there, here in SAID_HERE.items():
-            hint = hint.replace(there, here)
+        hint = in_our_words(NEXT.get(error.code) or error.hint or GENERAL)
         error.message = self._clean(error.message)
         error.hint = self._clean(hint)
         error.args = (error.message,)

@@ -16,6 +16,9 @@ from airlox.mcp.use import LONGEST_WAIT_S, Use, find_item
 from airlox.protocol.limits import FILE_NAME_BYTES, MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airlox.mcp.sessions import Place
     from airlox.protocol.item import ItemRef
     from airlox.protocol.view import Item
 
@@ -42,13 +45,13 @@ REPLY_TO = text("item id")
 )
 def send_text(use: Use) -> Answer:
     place = use.place()
-    sent = use.do(
-        "sending",
+    return _send(
+        use,
+        place,
         lambda: place.session.send_text(
             use["text"], to=use["to"] or None, reply_to=use["reply_to"]
         ),
     )
-    return _sent(place.handle, sent, "message")
 
 
 @tool(
@@ -67,12 +70,20 @@ def send_file(use: Use) -> Answer:
     place = use.place()
     session = place.session
     name, data = use.desk.files.read(use["path"], session.manifest.max_item_bytes)
-    sent = use.do("sending", lambda: session.send_file(data, name=name, reply_to=use["reply_to"]))
-    return _sent(place.handle, sent, name)
+    return _send(use, place, lambda: session.send_file(data, name=name, reply_to=use["reply_to"]))
 
 
-def _sent(handle: str, sent: ItemRef, what: str) -> Answer:
-    return Answer({"session": handle, "item": sent.id}, f"sent {what} as item {sent.id}")
+def _send(use: Use, place: Place, send: Callable[[], ItemRef]) -> Answer:
+    """Send an item, and say what the session warns of meanwhile, such as a role nobody has."""
+    before = list(place.session.warnings)
+    sent = use.do("sending", send)
+    shape: dict[str, Any] = {"session": place.handle, "item": sent.id}
+    said = f"sent as item {sent.id}"
+    news = [warning for warning in list(place.session.warnings) if warning not in before]
+    if news:
+        shape["warnings"] = news
+        said += "; but " + "; ".join(news)
+    return Answer(shape, said)
 
 
 @tool(

@@ -215,7 +215,10 @@ def _answer(use: Use, watch: Watch) -> Answer:
         return _unfinished(place, job, watch)
     if not result.signed:  # a signed one that came later wins
         result = use.do("looking for a signed result", job.result) or result
-    return _finished(use, place, result)
+    answer = _finished(use, place, result)
+    if job.upload is not None:
+        answer.structured["tree_sent"] = shapes.tree_sent(job.upload)
+    return answer
 
 
 def _not_sent(watch: Watch) -> Answer:
