@@ -3,7 +3,7 @@
 Each input is one request to a relay with one session, in which a job runs:
 
     WHO METHOD PATH      who: o, s, v, r for the roles, - for a stranger. PATH below the session,
-    name: value          or from /v1 on; $job, $item, $runner stand for ids of the session
+    name: value          or from /v1 on; $job, $item, $runner, $code, $try stand for ids
     (an empty line, then the body)
 
 The relay is the same before each input. It answers once, with a status and a code of the table.
@@ -16,17 +16,21 @@ import copy
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
 from airlox.protocol import canonical, wire
+from airlox.protocol.digest import sha256
+from airlox.protocol.encoding import b64u_encode
 from airlox.protocol.keys import Role
 from airlox.protocol.live import LiveWriter, Piece
+from airlox.protocol.transfer import Parked
+from airlox.relay.addresses import Origin
 from airlox.relay.app import App
 from airlox.relay.config import Config
 from airlox.relay.relay import Relay
-from airlox.relay.routes import ROUTES
+from airlox.relay.routes import CODE_ROUTES, ROUTES
 from airlox.relay.store.memory import MemoryStore
 from support.clock import Clock
 from support.crew import ANY, a_job, a_result
@@ -127,6 +131,8 @@ async def _ask(relay: Relay, request: _Request) -> tuple[int, bytes]:
         answers.append(message)
 
     await App(relay, "0")(scope, receive, send)
+    if not answers:
+        return 204, b""  # it went while it waited for news, and nobody was left to answer
     head, *parts = answers
     assert all(part["type"] == "http.response.body" for part in parts)
     assert not parts[-1].get("more_body", False)
@@ -144,7 +150,7 @@ def read_request(data: bytes) -> None:
 async def _answer(request: _Request) -> None:
     relay = _relay(copy.deepcopy(history().store))
     await relay.core.load()
-    status, body = await _ask(relay, request)
+    status, body = await _ask(relay, replace(request, path=_with_codes(relay, request.path)))
     assert 200 <= status < 500 or status in _FAILURES, body
     if status >= 400:
         said = json.loads(body)
@@ -152,6 +158,32 @@ async def _answer(request: _Request) -> None:
         assert wire.STATUS_OF[said["error"]] == status
         assert len(said["message"]) < 1000
         assert said["message"].isprintable()
+
+
+def _with_codes(relay: Relay, path: str) -> str:
+    """The path with what only lives as long as a relay: codes, and a try of one."""
+    if "$" not in path:
+        return path
+    session = relay.core.session(history().names["sid"])
+    owner = next(who for who in session.participants.values() if who.role is Role.OWNER)
+    here = Origin("192.0.2.2", True)
+    code = relay.transfers.offer(session, owner, b"", here)
+    parked = relay.transfers.offer(session, owner, _parked(session.id), here)
+    one = relay.transfers.begin(code.nameplate, b"opening", here)
+    path = path.replace("$code", str(code.nameplate)).replace("$try", one.id)
+    return path.replace("$parked", str(parked.nameplate))
+
+
+def _parked(sid: str) -> bytes:
+    return canonical.encode(
+        Parked(
+            access_sha256=b64u_encode(sha256(bytes(32))),
+            role=Role.RUNNER,
+            salt=b64u_encode(bytes(16)),
+            sealed=b64u_encode(bytes(100)),
+            session_id=sid,
+        )
+    )
 
 
 def _parse(data: bytes) -> _Request:
@@ -178,7 +210,7 @@ def _header(line: str) -> tuple[bytes, bytes]:
 
 def request_seeds() -> list[bytes]:
     """Every route for everybody who may use it, with bodies that are taken."""
-    return [*_plain_seeds(), *_bodies()]
+    return [*_plain_seeds(), *_code_seeds(), *_bodies()]
 
 
 def _plain_seeds() -> Iterator[bytes]:
@@ -186,10 +218,22 @@ def _plain_seeds() -> Iterator[bytes]:
         if not parts:
             continue
         names = {"items": "$item", "jobs": "$job", "runners": "$runner", "roles": "sender"}
+        names |= {"codes": "$code", "tries": "$try"}
         ids = [parts[n] if p != "*" else names.get(parts[n - 1], "0") for n, p in enumerate(parts)]
         path = "".join(f"/{part}" for part in ids[1:])
         for who in "osr-":
             yield f"{who} {method} {path}?after=0&limit=2&from=0\nlast-event-id: 1".encode()
+
+
+def _code_seeds() -> Iterator[bytes]:
+    """What receivers ask, of both kinds of codes, and what opens a parked one."""
+    for method, *parts in CODE_ROUTES:
+        for code in ("$code", "$parked", "0"):
+            ids = [code, *("$try" if part == "*" else part for part in parts[1:])]
+            yield f"- {method} {wire.CODES}/{'/'.join(ids)}?after=0\n\n{{}}".encode()
+    take = {"access": b64u_encode(bytes(32)), "claim": b64u_encode(bytes(16))}
+    yield f"- POST {wire.CODES}/$parked/parked\n\n{json.dumps(take)}".encode()
+    yield f"o POST /codes\n\n{_parked(history().names['sid']).decode()}".encode()
 
 
 def _bodies() -> Iterator[bytes]:

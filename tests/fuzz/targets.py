@@ -7,7 +7,7 @@ from typing import Final
 
 from airlox.errors import AirloxError, StorageError, TreeError
 
-from . import containers, documents, files, jobs, requests, streams
+from . import containers, documents, files, jobs, requests, streams, transfers
 from .target import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
@@ -23,6 +23,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "name": Target(documents.read_name, documents.name_seeds),
     "payload": Target(documents.read_payload, documents.payload_seeds),
     "segment": Target(documents.read_segment, documents.segment_seeds),
+    "code": Target(transfers.read_code, transfers.code_seeds),
+    "transfer": Target(transfers.read_transfer, transfers.transfer_seeds),
     # what a relay answers
     "answer": Target(streams.read_answer, streams.answer_seeds, AirloxError),
     "chunks": Target(streams.read_chunks, streams.chunk_seeds),
