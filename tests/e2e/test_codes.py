@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from airlox.cli.main import EXIT_TRANSFER
-from support.commands import RUNTIME, TIMEOUT_S, Cli, create, on_terminal, read_note
+from support.commands import RUNTIME, TIMEOUT_S, Cli, create, on_terminal, read_event, read_note
 from support.server import server
 
 PROCESS = ("--sandbox", "process", "--python", sys.executable)
@@ -63,15 +63,6 @@ def document(process: subprocess.Popen[str]) -> dict[str, Any]:
     raise AssertionError(f"it ended with {text!r}")
 
 
-def told(process: subprocess.Popen[str], kind: str) -> dict[str, Any]:
-    assert process.stderr is not None
-    for line in process.stderr:
-        event: dict[str, Any] = json.loads(line)
-        if event.get("event") == kind:
-            return event
-    raise AssertionError(f"it ended without {kind}")
-
-
 def other_words(code: str) -> str:
     """The same code with two words that are in the list, and not these."""
     nameplate, *words = code.split("-")
@@ -88,7 +79,7 @@ class TestHandedOver:
             assert shlex.split(made["command"])[:2] == ["airlox", "receive"]
             taken = people.other(*shlex.split(made["command"])[1:], "--json").document
             assert taken["invite"] == people.links["sender"]
-            assert told(offering, "received")
+            assert read_event(offering, "received")
             assert offering.wait(TIMEOUT_S) == 0
         again = people.other("receive", made["code"], "--json", code=EXIT_TRANSFER["code_used"])
         assert again.error["code"] == "code_used"
@@ -110,6 +101,7 @@ class TestHandedOver:
         taken = people.other("receive", "-", "--role", "sender", stdin=code)
         assert taken.out.strip() == people.links["sender"]
 
+    @pytest.mark.slow
     def test_a_machine_s_link(self, people: People, relay: str, tmp_path: Path) -> None:
         mine = Cli(relay, tmp_path / "mine")
         mine("machine", "add", "box", "--wait", "0", "--runtime", RUNTIME)
@@ -126,7 +118,7 @@ class TestMachine:
         mine, there = Cli(relay, tmp_path / "mine"), Cli("", tmp_path / "there")
         add = ("machine", "add", "box", "--json", "--runtime", RUNTIME, "--sandbox", "process")
         with mine.started(*add) as adding:
-            command = shlex.split(told(adding, "command")["command"])
+            command = shlex.split(read_event(adding, "command")["command"])
             assert command[0] == "airlox"
             assert command[-4:] == ["--name", "box", "--sandbox", "process"]
             assert "#" not in " ".join(command)
@@ -146,8 +138,8 @@ class TestMachine:
             mine, there = Cli(running.url, tmp_path / "mine"), Cli("", tmp_path / "there")
             add = ("machine", "add", "box", "--json", "--runtime", RUNTIME, "--sandbox", "process")
             with mine.started(*add) as adding:
-                first = told(adding, "command")["command"]
-                second = told(adding, "command")["command"]
+                first = read_event(adding, "command")["command"]
+                second = read_event(adding, "command")["command"]
                 assert first != second
                 gone = there(*shlex.split(first)[1:], "--json", *PROCESS[2:], code=None)
                 assert gone.code in (EXIT_TRANSFER["code_expired"], EXIT_TRANSFER["code_unknown"])
@@ -155,7 +147,7 @@ class TestMachine:
     def test_with_the_link_instead(self, relay: str, tmp_path: Path) -> None:
         mine = Cli(relay, tmp_path)
         with mine.started("machine", "add", "box", "--json", "--link") as adding:
-            assert told(adding, "command")["command"].startswith("AIRLOX_INVITE='http")
+            assert read_event(adding, "command")["command"].startswith("AIRLOX_INVITE='http")
             adding.send_signal(signal.SIGINT)
             assert adding.wait(TIMEOUT_S) == 130
 
@@ -218,7 +210,7 @@ class TestWhatGoesWrong:
             for left in (2, 1, 0):
                 refused = people.other("receive", wrong, "--json", code=EXIT_TRANSFER["code_wrong"])
                 assert refused.error["code"] == "code_wrong"
-                assert told(offering, "guess")["guesses_left"] == left
+                assert read_event(offering, "guess")["guesses_left"] == left
             assert offering.wait(TIMEOUT_S) == EXIT_TRANSFER["code_void"]
         people.other("receive", made["code"], code=EXIT_TRANSFER["code_void"])
 
@@ -231,6 +223,7 @@ class TestWhatGoesWrong:
         )
         assert refused.error["code"] == "code_cancelled"
 
+    @pytest.mark.slow
     def test_one_whose_time_is_over(self, tmp_path: Path) -> None:
         with server("--ephemeral", "--code-lifetime", "1s") as running:
             owner = create(running.url, tmp_path)["owner"]
@@ -260,7 +253,7 @@ class TestWhatGoesWrong:
         ) as offering:
             made = document(offering)
             with people.other.started("receive", made["code"]) as first:
-                told(offering, "verify")
+                read_event(offering, "verify")
                 first.kill()
                 first.wait(TIMEOUT_S)
             os.write(ours, b"y\n")
@@ -269,6 +262,7 @@ class TestWhatGoesWrong:
         os.close(theirs)
         assert ended == EXIT_TRANSFER["not_received"]
 
+    @pytest.mark.slow
     def test_too_many_from_one_address(self, tmp_path: Path) -> None:
         with server("--ephemeral", "--code-guesses-per-hour", "1") as running:
             other = Cli(running.url, tmp_path)
@@ -301,12 +295,13 @@ class TestAtATerminal:
             code = document(offering)["code"]
             os.write(ours, b"y\n")
             shown = on_terminal(people.other, "receive", code, "--verify", typed="y\n")
-            assert told(offering, "verify")["words"] in shown
+            assert read_event(offering, "verify")["words"] in shown
             assert people.links["sender"] in shown
             assert offering.wait(TIMEOUT_S) == 0
         os.close(ours)
         os.close(theirs)
 
+    @pytest.mark.slow
     def test_words_that_differ_end_it(self, people: People) -> None:
         with offered(people.owner, "sender") as (offering, made):
             shown = on_terminal(people.other, "receive", made["code"], "--verify", typed="n\n")

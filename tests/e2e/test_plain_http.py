@@ -108,6 +108,7 @@ def test_a_link_cannot_allow_what_the_owner_did_not(relay: str, tmp_path: Path) 
     assert [event["kind"] for event in owner.events()] == ["participant"]
 
 
+@pytest.mark.slow
 def test_through_a_proxy(tmp_path: Path) -> None:
     with (
         server("--ephemeral") as running,

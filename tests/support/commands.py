@@ -157,6 +157,16 @@ def read_note(process: subprocess.Popen[str], kind: str) -> dict[str, str]:
     raise AssertionError(f"the runner ended without saying {kind}")
 
 
+def read_event(process: subprocess.Popen[str], kind: str) -> dict[str, Any]:
+    """The next event of a kind that a command with `--json` tells while it waits."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        told: dict[str, Any] = json.loads(line)
+        if told.get("event") == kind:
+            return told
+    raise AssertionError(f"the command ended without telling {kind}")
+
+
 def create(relay: str, home: Path, *flags: str) -> dict[str, Cli]:
     """A new session: its people by role, each with a cache of their own."""
     made = create_document(relay, home, *flags)
