@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,17 @@ def test_its_end_is_the_end_of_all_it_started(office: Office, number: signal.Sig
         assert program.wait() == (130 if number == signal.SIGINT else 128 + number)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
+
+
+def test_nohup_is_heeded(office: Office) -> None:
+    start = ("/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh", sys.executable, "-m", "airlox.cli")
+    with office.listening(start=start) as program:
+        office.say("one")
+        program.wait_for(lambda line: "one" in line, "one")
+        os.kill(program.pid, signal.SIGHUP)
+        office.say("two")
+        program.wait_for(lambda line: "two" in line, "two")
+        program.stop()
 
 
 def test_a_run_that_was_stopped_is_made_again(office: Office) -> None:

@@ -22,6 +22,8 @@ from airlox.protocol.encoding import b64u_encode
 from airlox.protocol.view import Item, ItemStatus, Record
 
 BATCH_ITEMS: Final = 32
+WARNINGS: Final = 20
+"""Most warnings about items: others decide how often there is cause."""
 _BATCH_ID_BYTES: Final = 16
 _RETRY_S: Final = 5.0
 """How long to wait before a relay that cannot be reached is tried again."""
@@ -45,7 +47,10 @@ class Inbox:
         self._senders = senders
         self._max_hops = max_hops
         self._pending_timeout_s = pending_timeout_s
-        self._warn = warn
+        self._tell = warn
+        self._warnings = 0
+        self._is_away = False
+        """Whether the relay could not be reached the last time."""
         self._opened: set[int] = set()
         """Items that were here at the last look, by number."""
         self._wakes: dict[int, bool] = {}
@@ -94,6 +99,7 @@ class Inbox:
                     if item.seq not in self._opened:
                         break
             self._session.sync()  # what else came at the same time
+            self._is_away = False
         except ConnectionLost as error:
             self._pause(error, until)
         except RelayError as error:
@@ -102,7 +108,9 @@ class Inbox:
             self._pause(error, until)
 
     def _pause(self, error: ConnectionLost | RelayError, until: Deadline) -> None:
-        self._warn(f"{error.message}; trying again")
+        if not self._is_away:
+            self._is_away = True
+            self._tell(f"{error.message}; trying again")
         time.sleep(until.cap_s(_RETRY_S))
 
     def _look(self) -> list[Record]:
@@ -164,3 +172,8 @@ class Inbox:
             )
             return False
         return True
+
+    def _warn(self, text: str) -> None:
+        self._warnings += 1
+        if self._warnings <= WARNINGS:
+            self._tell(text)

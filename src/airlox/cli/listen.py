@@ -144,8 +144,10 @@ def _senders(args: Namespace, voice: Voice) -> Senders:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Being told to end is a reason to end what was started first."""
-    before = {number: signal.signal(number, _leave) for number in _ENDINGS}
+    """Being told to end is a reason to end what was started first. What this process was started
+    to ignore (`nohup`) stays ignored."""
+    heard = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _leave) for number in heard}
     try:
         yield
     finally:
