@@ -186,6 +186,12 @@ def _proved(report: AuditReport) -> Iterator[str]:
     for decision in report.decisions:
         about = names.get(decision.about, decision.about)  # type: ignore[call-overload]
         yield f"the owner {decision.what} {about} (line {decision.line})"
+    for epoch in report.epochs:
+        who = "everybody with the role" if epoch.cut_off is None else names.get(epoch.cut_off)
+        yield (
+            f"the owner cut off {who or epoch.cut_off} ({epoch.role}) in epoch {epoch.number} "
+            f"(line {epoch.line}); items after it say they are sealed under its key"
+        )
 
 
 def _person(person: AuditedPerson) -> str:

@@ -261,11 +261,18 @@ class Follower:
         keys = self._core.membership.keys
         return LiveReader(
             session_key=keys.of(0),
-            later_key=keys.of,
+            later_key=self._key_of,
             session_id=self._core.manifest.session_id,
             job=self._job.ref,
             runner=self._runner(),
         )
+
+    def _key_of(self, epoch: int) -> bytes:
+        """The session key of an epoch, which may have begun just now. Raises DecryptError."""
+        keys = self._core.membership.keys
+        if epoch > keys.number:
+            self._catch_up()
+        return keys.of(epoch)
 
     def _runner(self) -> PublicKey:
         """The job's runner: the one it was aimed at, else the one the relay names.

@@ -26,6 +26,7 @@ from airlox.client.stream import Feed, soon
 from airlox.client.transport import one_line
 from airlox.errors import (
     ConnectionLost,
+    DecryptError,
     EncodingError,
     ProtocolError,
     RelayError,
@@ -41,6 +42,7 @@ from airlox.protocol.item import Envelope, Kind
 from airlox.protocol.keys import Role
 from airlox.protocol.limits import EVENT_JUMP
 from airlox.protocol.manifest import Feature
+from airlox.protocol.pack import open_with_any
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.view import (
     Change,
@@ -342,6 +344,21 @@ class Timeline:
                 self._catch_up(api)
                 if self._me.keys.number <= before:
                     raise
+
+    def open_sealed(self, open_under: Callable[[bytes], bytes], api: RelayApi) -> bytes:
+        """What opens under one of the session's keys, those of epochs included that began just now.
+
+        Raises as `open_under`, ConnectionLost, RelayError.
+        """
+        keys = self._me.keys
+        try:
+            return open_with_any(keys.newest_first(), open_under)
+        except DecryptError:
+            before = keys.number
+            self._catch_up(api)
+            if keys.number <= before:
+                raise
+            return open_with_any(keys.newest_first(), open_under)
 
     def alarms(self) -> tuple[Alarm, ...]:
         """Signs that the relay drops, moves or repeats items, in all that is kept here."""

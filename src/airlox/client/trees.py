@@ -23,7 +23,7 @@ from airlox.errors import StorageError, TreeError, ValidationError
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.encoding import ItemId, PublicKey, b64u_encode
 from airlox.protocol.limits import PACKS
-from airlox.protocol.pack import open_lack, open_with_any, seal_pack
+from airlox.protocol.pack import open_lack, seal_pack
 from airlox.tree.lack import tree_asked_for
 from airlox.tree.packs import write_packs
 from airlox.tree.scan import EVERYTHING, Choice
@@ -122,11 +122,11 @@ class TreeUpload:
         if self._answers > ANSWERS:
             raise ValidationError("the runner asks for tree content again and again")
         me = self._core.membership
-        plain = open_with_any(
-            me.keys.newest_first(),
+        plain = self._core.timeline.open_sealed(
             lambda key: open_lack(
                 key, me.manifest.session_id, job=self.job, runner=runner, sealed=sealed
             ),
+            api,
         )
         asked_for = tree_asked_for(plain)
         meant = [shipment for shipment in self._shipments if shipment.digest == asked_for]

@@ -340,11 +340,11 @@ class Link:
         """A plain pack. Raises ValidationError or DecryptError."""
         me = self.membership
         sealed = self.api.fetch_pack(job, number)
-        return pack.open_with_any(
-            me.keys.newest_first(),
+        return self.timeline.open_sealed(
             lambda key: pack.open_pack(
                 key, me.manifest.session_id, job=job, number=number, sealed=sealed
             ),
+            self.api,
         )
 
     def post_lack(self, job: ItemId, plain: bytes) -> None:
