@@ -144,6 +144,19 @@ class TestMachine:
                 gone = there(*shlex.split(first)[1:], "--json", *PROCESS[2:], code=None)
                 assert gone.code in (EXIT_TRANSFER["code_expired"], EXIT_TRANSFER["code_unknown"])
 
+    def test_guesses_end_it_and_no_other_code_follows(self, relay: str, tmp_path: Path) -> None:
+        mine, other = Cli(relay, tmp_path / "mine"), Cli(relay, tmp_path / "other")
+        with mine.started("machine", "add", "box", "--json") as adding:
+            words = shlex.split(read_event(adding, "command")["command"])
+            wrong = other_words(words[words.index("--code") + 1])
+            for _ in range(3):
+                other("receive", wrong, code=EXIT_TRANSFER["code_wrong"])
+            assert adding.wait(TIMEOUT_S) == EXIT_TRANSFER["code_void"]
+            assert adding.stderr is not None
+            said = json.loads(adding.stderr.read().splitlines()[-1])
+        assert said["code"] == "code_void"
+        assert "airlox machine invite box runner --code" in said["hint"]
+
     def test_with_the_link_instead(self, relay: str, tmp_path: Path) -> None:
         mine = Cli(relay, tmp_path)
         with mine.started("machine", "add", "box", "--json", "--link") as adding:

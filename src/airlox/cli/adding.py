@@ -20,7 +20,14 @@ import time
 
 from airlox.cli import handover, opening, options
 from airlox.cli.output import time_text
-from airlox.errors import AirloxError, RelayError, SessionClosed, UsageError, WaitTimeout
+from airlox.errors import (
+    AirloxError,
+    RelayError,
+    SessionClosed,
+    TransferError,
+    UsageError,
+    WaitTimeout,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -342,11 +349,11 @@ def _meet(args: Namespace, session: Session, told: _Told, voice: Voice) -> Runne
         if code is None:
             return wait_for_runner(session, args.wait)
         return wait_for_runner(session, args.wait, meanwhile=code.look)
-    except WaitTimeout as error:
-        hint = f"airlox machine invite {args.name} runner --code makes another command"
+    except (WaitTimeout, TransferError) as error:
+        error.hint = f"airlox machine invite {args.name} runner --code makes another command"
         if args.renew:
-            hint = f"{stays}; start again with that machine at hand"
-        raise WaitTimeout(error.message, code=error.code, hint=hint) from None
+            error.hint = f"{stays}; start again with that machine at hand"
+        raise
     finally:
         if code is not None:
             code.end()

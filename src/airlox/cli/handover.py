@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 ROLES = ("sender", "observer", "runner")
 """Whose links are handed over by code; the owner's never is."""
-_ANEW = frozenset({"code_expired", "code_void", "code_gone", "not_received"})
-"""Ends of a code after which a machine that is waited for gets another one."""
+_ANEW = frozenset({"code_expired", "code_gone", "not_received"})
+"""Ends of a code after which a machine that is waited for gets another one. Wrong guesses are none:
+each code would give three more."""
 
 
 def add_flags(parser: ArgumentParser) -> None:
