@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,41 @@ def test_a_name_is_not_taken_over(tmp_path: Path) -> None:
         machines.add(machine(relay="https://other.example"))
     assert caught.value.code == "machine_exists"
     assert machines.get("box").relay == "https://relay.example"
+
+
+def test_of_several_that_take_a_name_at_once_one_has_it(tmp_path: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def take(number: int) -> bool:
+        barrier.wait(60)
+        try:
+            Machines(tmp_path).add(machine(created_at_ms=number))
+        except UsageError as error:
+            assert error.code == "machine_exists"
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        took = [*pool.map(take, range(8))]
+    assert took.count(True) == 1
+    assert Machines(tmp_path).get("box").created_at_ms == took.index(True)
+
+
+def test_another_session_takes_the_place_of_the_one_that_is_known(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    old, new = machine(last_job="j"), machine(session_id="ax_" + "b" * 26, job_limits={"a": 1})
+    machines.add(old)
+    machines.renew(old, new)
+    assert machines.get("box") == new
+    path = tmp_path / "machines" / "box.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(UsageError) as caught:
+        machines.renew(old, machine(session_id="ax_" + "c" * 26))
+    assert caught.value.code == "machine_changed"
+    assert machines.get("box") == new
+    machines.remove("box")
+    with pytest.raises(UsageError, match="no machine"):
+        machines.renew(new, old)
 
 
 def test_all_of_them_by_name(tmp_path: Path) -> None:
