@@ -16,7 +16,7 @@ from airlox.protocol.keys import Role
 from airlox.protocol.live import LiveWriter, Piece
 from support.crew import Crew, a_result, writer_for
 from support.epochs import Epochs
-from support.relay import Answer, Http, Member, RelayThread, join, now_ms
+from support.relay import Answer, Http, Member, RelayThread, join, now_ms, until
 from support.world import Person
 
 
@@ -117,6 +117,7 @@ class TestWhoIsCutOff:
         assert desk.claim(runner, job).status == 200
         assert desk.begin(Role.RUNNER, runner).status == 200
         assert desk.claim(runner, job).status == 401
+        until(lambda: desk.state(job)[0] == "failed", "the end of the job")
 
 
 class TestWhatWasSealedBefore:

@@ -138,15 +138,17 @@ def enter(
 def rejoin(membership: Membership, profile: Profile) -> Membership:
     """Join again with a fresh key, when the token of the cached identity works no more.
 
-    Where the role's key was renewed since the link was made, this goes with the one it has now.
+    Raises PolicyError for a link that was replaced: the key that the role has now is not stored, so
+    that the new participant could not go on with this link.
     """
-    cache, keys, api = membership.cache, membership.keys, membership.api
-    if membership.manifest.has(Feature.EPOCHS):
-        keys.learn_all(api.fetch_terms().epochs)
-    invite = keys.link(membership.invite.base_url, membership.role)
+    cache, api, invite = membership.cache, membership.api, membership.invite
+    manifest: Manifest = membership.manifest
+    epochs: Sequence[str] = ()
+    if manifest.has(Feature.EPOCHS):
+        manifest, epochs = read_terms(api.fetch_terms(), invite)
     cache.make()
     with cache.joining():
-        return _join(invite, membership.manifest, keys.documents, profile, api, cache)
+        return _join(invite, manifest, epochs, profile, api, cache)
 
 
 @contextmanager

@@ -477,6 +477,7 @@ class Timeline:
             return
         keep = {record.seq for record in self._view.records.values()}
         keep.update(participant.seq for participant in self._view.participants.values())
+        keep.update(self._view.epoch_seqs)
         with suppress(StorageError, OSError):
             for item in gone:
                 self._me.cache.drop_blob(item)

@@ -239,6 +239,8 @@ class SessionView:
         """What the epochs say that the relay has shown so far; `keys` may know of later ones."""
         self.cut_off: set[PublicKey] = set()
         """Participants that the owner's signed epochs cut off."""
+        self.epoch_seqs: list[int] = []
+        """Numbers of the events in which they were shown."""
         self._reader = reader
         self.last_seq = -1
         self.closed: str | None = None
@@ -362,6 +364,7 @@ class SessionView:
         self._keys.learn(epoch)
         self._hold(document)
         self.epochs = self.epochs.after(epoch)
+        self.epoch_seqs.append(event.seq)
         for each in list(self.participants.values()):
             if epoch.cuts_off(each.role, each.public):
                 self.cut_off.add(each.public)

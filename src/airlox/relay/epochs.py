@@ -48,6 +48,7 @@ class Epochs:
             except OrderError as error:
                 raise Refusal("not_next_epoch", error.message) from None
             _check_kept(session, epoch)
+            self._core.quotas.check_room_for_end(session)
             gone = [
                 each
                 for each in session.participants.values()
