@@ -55,8 +55,7 @@ def test_of_several_that_take_a_name_at_once_one_has_it(tmp_path: Path) -> None:
         try:
             Machines(tmp_path).add(machine(created_at_ms=number))
         except UsageError as error:
-            assert error.code == "machine_exists"
-            return False
+            return error.code != "machine_exists"
         return True
 
     with ThreadPoolExecutor(8) as pool:
