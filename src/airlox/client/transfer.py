@@ -219,26 +219,28 @@ class TransferOffer:
             self._exchanges.pop(shown.id, None)
 
     def _answer(self, api: RelayApi, shown: calls.TryShown) -> None:
-        """The sender's share, made for this exchange alone. Raises ProtocolError."""
+        """The sender's share, made for this exchange alone. Raises ProtocolError.
+
+        The two shares meet no earlier than a confirmation is there to be checked: else an opening
+        that is a guess times N would tell by the refusal, which costs one guess, that it is right,
+        and by the answer, which costs none, that it is wrong.
+        """
         if len(self._exchanges) >= EXCHANGES:
             raise TransferError("the relay shows more tries than a relay takes", code="code_void")
         point = transfer.parse_opening(calls.message_of(shown.said, 0, api))
         random = os.urandom(transfer.SCALAR_RANDOM_BYTES)
         share = transfer.make_share(Side.SENDER, self._code.words, random)
-        exchange = _Exchange(transfer.agree(share, point, self._offered))
         message = transfer.encode_answer(share, self._offered)
-        self._exchanges[shown.id] = exchange
+        self._exchanges[shown.id] = _Exchange(share, point)
         calls.answer(api, self._code.nameplate, shown.id, message)
 
     def _confirm(self, api: RelayApi, shown: calls.TryShown, exchange: _Exchange) -> None:
         """Check the receiver's confirmation, once, and send the invite. Raises ProtocolError."""
-        if not exchange.is_checked:
-            exchange.is_checked = True
-            confirmation = calls.message_of(shown.said, 1, api)
-            exchange.agreed.check(transfer.parse_confirmation(confirmation))
-            exchange.is_right = True
-        if not exchange.is_right:
-            return
+        if exchange.agreed is None:
+            confirmation = transfer.parse_confirmation(calls.message_of(shown.said, 1, api))
+            agreed = transfer.agree(exchange.share, exchange.point, self._offered)
+            agreed.check(confirmation)
+            exchange.agreed = agreed
         agreed, nameplate = exchange.agreed, self._code.nameplate
         calls.answer(api, nameplate, shown.id, transfer.encode_confirmation(agreed))
         if self._verify is not None and not exchange.is_compared:
@@ -298,9 +300,13 @@ class Waiter:
 class _Exchange:
     """One receiver's exchange."""
 
-    def __init__(self, agreed: transfer.Agreed) -> None:
-        self.agreed = agreed
-        self.is_checked = self.is_right = self.is_compared = False
+    def __init__(self, share: transfer.Share, point: bytes) -> None:
+        self.share = share
+        self.point = point
+        """The receiver's."""
+        self.agreed: transfer.Agreed | None = None
+        """Once the receiver's confirmation was right. A wrong one ends the exchange."""
+        self.is_compared = False
         self.sealed: bytes | None = None
 
 
