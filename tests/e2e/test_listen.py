@@ -204,13 +204,19 @@ def test_a_run_that_takes_too_long_is_ended_and_not_made_again(office: Office) -
 
 
 def test_json_is_all_there_is_on_standard_output(office: Office) -> None:
-    office.script.write_text("#!/bin/sh\necho words\n")
-    office.say()
+    office.script.write_text("#!/bin/sh\necho words\nexit 3\n")
+    item = office.say()
     words = ("--json", "--from", "owner", "--exec", str(office.script))
-    with office.listening(*words, says="") as program:
+    told = office.folder / "told"
+    with office.listening(*words, says=f"2>{told}") as program:
         until(lambda: ledger_of(office).get("given"), "the end of the run")
         program.stop()
     assert program.said == []
+    words_of_script, event = told.read_text().splitlines()
+    assert words_of_script == "words"
+    shape = json.loads(event)
+    assert (shape["event"], shape["items"]) == ("run_ended", [item])
+    assert (shape["how"], shape["code"]) == ("exited", 3)
 
 
 def ledger_of(office: Office) -> dict[str, Any]:

@@ -48,6 +48,11 @@ class Ended(msgspec.Struct, frozen=True):
     detail: str | None = None
 
     @property
+    def is_clean(self) -> bool:
+        """Whether it ended by itself, with exit code 0."""
+        return self.how == "exited" and self.code == 0
+
+    @property
     def text(self) -> str:
         match self.how:
             case "exited":

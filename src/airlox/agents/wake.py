@@ -20,7 +20,7 @@ import msgspec
 
 from airlox.agents import keeping
 from airlox.agents.inbox import Inbox
-from airlox.agents.keeping import Command, Places, Run
+from airlox.agents.keeping import Command, Ended, Places, Run
 from airlox.agents.ledger import Batch, Ledger, State
 from airlox.client.cache import SessionCache
 from airlox.client.deadline import Deadline
@@ -87,13 +87,14 @@ class Commands:
         *,
         run_timeout_s: float,
         output: tuple[int, int],
-        note: Callable[[str], None],
+        told: Callable[[Batch, Ended], None],
     ) -> None:
+        """`output` are the descriptors commands write to; `told` hears how each run ended."""
         self._places = places
         self._command_for = command_for
         self._run_timeout_s = run_timeout_s
         self._output = output
-        self._note = note
+        self._told = told
 
     def __call__(self, batch: Batch, ledger: Ledger) -> None:
         command = self._command_for(msgspec.structs.replace(batch, starts=batch.starts + 1))
@@ -107,7 +108,7 @@ class Commands:
         if ended.how == "not_started":
             ledger.unstart()
             raise AirloxError(f"{command.argv[0]} {ended.text}", code="not_started")
-        self._note(f"batch {batch.id}: {command.argv[0]} {ended.text}")
+        self._told(batch, ended)
 
 
 def listen(

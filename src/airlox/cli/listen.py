@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airlox.agents.commands import CommandFor
     from airlox.agents.inbox import Inbox
+    from airlox.agents.keeping import Ended
     from airlox.agents.ledger import Batch, Ledger
     from airlox.agents.senders import Senders
     from airlox.agents.wake import Delivery, Desk
@@ -221,8 +222,22 @@ class _Listener:
             self._agent() if args.agent is not None else self._program(),
             run_timeout_s=args.run_timeout,
             output=(stdout, sys.stderr.fileno()),
-            note=self._voice.note,
+            told=self._tell_end,
         )
+
+    def _tell_end(self, batch: Batch, ended: Ended) -> None:
+        text = f"batch {batch.id}: the command {ended.text}"
+        if ended.is_clean or self._voice.json:
+            self._voice.end_status(
+                text,
+                event="run_ended",
+                batch=batch.id,
+                items=batch.items,
+                how=ended.how,
+                code=ended.code,
+            )
+        else:
+            self._voice.warn(text)
 
     def _program(self) -> CommandFor:
         from airlox.agents.commands import exec_command
