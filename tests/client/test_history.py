@@ -23,6 +23,7 @@ from airlox.protocol.keys import Role
 from airlox.protocol.payload import File
 from airlox.protocol.view import Event
 from support.crew import a_result
+from support.epochs import Epochs
 from support.world import World
 
 SID = "ax_" + "a" * 26
@@ -102,8 +103,9 @@ class ForgetfulRelay:
 
 
 class Scene:
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.world, self.relay = folder, World(full=True), ForgetfulRelay()
+    def __init__(self, folder: Path, *, epochs: bool = False) -> None:
+        self.folder, self.relay = folder, ForgetfulRelay()
+        self.world = World(full=True, epochs=epochs)
         self.warnings: list[str] = []
         self.owner, self.sender, self.runner = map(
             self.join, (Role.OWNER, Role.SENDER, Role.RUNNER)
@@ -211,6 +213,24 @@ def test_view_and_cache_forget(scene: Scene) -> None:
     assert ids(again) == {said.ref.id}
     assert again.read(lambda view: view.last_seq) == scene.relay.next - 1
     assert scene.warnings == []
+
+
+def test_a_revocation_is_not_forgotten_on_the_word_of_a_relay(tmp_path: Path) -> None:
+    """P-EPO-4: else who was cut off would count again after the next start."""
+    scene = Scene(tmp_path, epochs=True)
+    _, seqs = scene.job()
+    epochs = Epochs(scene.world)
+    began = scene.relay.add("epoch", document=epochs.begin(Role.SENDER).document)
+    scene.open().sync(ALL_KINDS)
+    scene.relay.forget(*seqs, began)
+    scene.open().sync(ALL_KINDS)
+    assert ids(scene.open()) == set()
+    late = epochs.say(scene.sender, "me again")
+    scene.post(late)
+    again = scene.open()
+    again.sync(ALL_KINDS)
+    assert again.read(lambda view: (view.epochs.number, len(view.cut_off))) == (1, 1)
+    assert list(again.items_after(-1)) == []
 
 
 def test_input_files_leave_the_cache_with_their_jobs(scene: Scene) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from airlox.client import outbox as outbox_module
@@ -19,21 +20,25 @@ from airlox.client.relay_api import RelayApi
 from airlox.errors import (
     AirloxError,
     ConnectionLost,
+    DecryptError,
     PolicyError,
     RelayError,
     SessionClosed,
     ValidationError,
 )
 from airlox.protocol.chain import Mark, chosen_refs, read_mark
+from airlox.protocol.digest import hash_of
 from airlox.protocol.encoding import ItemId, PublicKey, new_item_id
-from airlox.protocol.item import ItemRef, SealedItem, parse_envelope, parse_frame
-from airlox.protocol.job import AnyRunner, PythonJob
+from airlox.protocol.item import ItemRef, SealedItem, open_item, parse_envelope, parse_frame
+from airlox.protocol.job import AnyRunner, PythonJob, ShellJob
 from airlox.protocol.keys import Role
-from airlox.protocol.payload import File, Text
+from airlox.protocol.payload import File, Text, decode_payload
+from support.epochs import Epochs
 from support.world import World
 
 LOST = ConnectionLost("cut")
 DUPLICATE = RelayError(409, "duplicate", "id used")
+OLD_EPOCH = RelayError(409, "old_epoch", "it has ended")
 TARGET = '{"type":"any"}'
 
 
@@ -75,8 +80,10 @@ class Relay:
 
 
 class Desk:
-    def __init__(self, folder: Path, *answers: Exception | int | None) -> None:
-        self.world = World()
+    def __init__(
+        self, folder: Path, *answers: Exception | int | None, epochs: bool = False
+    ) -> None:
+        self.world = World(epochs=epochs)
         self.sender = self.world.person(Role.SENDER)
         self.relay = Relay(*answers)
         self.cache = SessionCache(folder, self.world.manifest.session_id)
@@ -94,6 +101,9 @@ class Desk:
         self.look_ups: Iterator[Exception] = iter(())
         self.warnings: list[str] = []
         self.known: set[str] = set()
+        self.news: list[str] = []
+        """Documents of epochs, of which one more is shown whenever the relay is asked for news."""
+        self.shown = 0
         self.outbox = self.another_process()
 
     def another_process(self) -> Outbox:
@@ -111,6 +121,8 @@ class Desk:
     def _announced(self, item: ItemId, api: RelayApi) -> str | None:
         for failure in self.look_ups:
             raise failure
+        self.shown += 1
+        self.me.keys.learn_all(self.news[: self.shown])
         return self.stored
 
 
@@ -223,6 +235,66 @@ def test_trying_ends_when_it_is_closed(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost):
         desk.outbox.post(desk.outbox.seal(Text(text="hello")))
     assert len(desk.relay.frames) == 1
+
+
+class TestEpochs:
+    """P-EPO-5: what the relay refuses for its epoch is sealed anew, once it has said why."""
+
+    def desk(
+        self, folder: Path, *answers: Exception | int | None, news: int
+    ) -> tuple[Desk, Epochs]:
+        desk = Desk(folder, *answers, epochs=True)
+        epochs = Epochs(desk.world)
+        for role in (Role.OBSERVER, Role.RUNNER)[:news]:
+            epochs.begin(role)
+        desk.news = epochs.documents
+        return desk, epochs
+
+    @pytest.mark.parametrize("begun", [1, 2])
+    def test_with_the_same_id_place_and_time(self, tmp_path: Path, begun: int) -> None:
+        desk, epochs = self.desk(tmp_path, *[OLD_EPOCH] * begun, None, news=begun)
+        sealed = desk.outbox.seal(Text(text="hello"))
+        ref = desk.outbox.post(sealed)
+        documents = [parse_frame(frame)[0] for frame in desk.relay.frames]
+        headers = [parse_envelope(document).header for document in documents]
+        assert [header.epoch_number for header in headers] == list(range(begun + 1))
+        same = {msgspec.structs.replace(header, epoch=msgspec.UNSET) for header in headers}
+        assert len(same) == 1
+        blob = parse_frame(desk.relay.frames[-1])[1]
+        key = epochs.owner.current()[1]
+        payload = open_item(parse_envelope(documents[-1]), blob, key)
+        assert decode_payload(payload, full=True)[0] == Text(text="hello")
+        assert ref.id == sealed.ref.id
+        assert ref.blob_sha256 == hash_of(blob)
+        assert desk.cache.load_blob(ref.id, len(blob)) == blob
+        assert linked(desk.outbox.seal(Text(text="next")))[0] == ref
+
+    def test_a_relay_that_shows_no_newer_one_has_refused(self, tmp_path: Path) -> None:
+        desk, _ = self.desk(tmp_path, OLD_EPOCH, news=0)
+        with pytest.raises(RelayError) as caught:
+            desk.say("hello")
+        assert caught.value.code == "old_epoch"
+        assert len(desk.relay.frames) == 1
+
+    def test_nothing_is_sealed_by_who_was_cut_off(self, tmp_path: Path) -> None:
+        desk, epochs = self.desk(tmp_path, OLD_EPOCH, news=0)
+        epochs.begin(Role.SENDER)
+        desk.news = epochs.documents
+        with pytest.raises(DecryptError) as caught:
+            desk.say("hello")
+        assert caught.value.code == "cut_off"
+        with pytest.raises(DecryptError):
+            desk.outbox.seal(Text(text="again"))
+
+    def test_a_job_is_named_as_it_is_then(self, tmp_path: Path) -> None:
+        desk, _ = self.desk(tmp_path, OLD_EPOCH, 7, news=1)
+        job = ShellJob(command=("true",), files=(), memory_mb=None, target=AnyRunner(), timeout_s=1)
+        sealed = desk.outbox.seal(job, subkind="sh")
+        ref, given = desk.outbox.post_job(sealed, TARGET)
+        assert given.seq == 7
+        assert ref == ItemRef(
+            blob_sha256=hash_of(parse_frame(desk.relay.frames[-1])[1]), id=sealed.ref.id
+        )
 
 
 class TestJobs:

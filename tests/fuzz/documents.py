@@ -21,6 +21,7 @@ from airlox.protocol import (
     canonical,
     cert,
     encoding,
+    epochs,
     invite,
     item,
     job,
@@ -35,6 +36,8 @@ from airlox.protocol.digest import sha256
 from airlox.protocol.keys import Role, SigningKey
 from airlox.protocol.signature import Label
 from airlox.protocol.view import Event, Item, SessionView
+from support.epochs import Epochs
+from support.world import World
 
 from .session import JOB, given, opened, person, world
 
@@ -170,6 +173,32 @@ def read_join(data: bytes) -> None:
 def join_seeds() -> list[bytes]:
     made = [_inside(person(role, full=True).join, "join") for role in Role]
     return made + given("signed_join", "verify_join")
+
+
+_EPOCHS: Final = World(epochs=True, owner_seed=bytes(range(32)))
+_BEGIN: Final = epochs.EpochState.begin(_EPOCHS.manifest)
+
+
+def read_epoch(data: bytes) -> None:
+    """The owner may sign anything as an epoch: what follows from it is learned or refused."""
+    document = _document(data, "epoch", Label.EPOCH, _EPOCHS.keys.owner)
+    epoch = epochs.parse_epoch(document, _EPOCHS.manifest, _BEGIN)
+    assert epoch.document == document
+    after = _BEGIN.after(epoch)
+    assert after.number == epoch.number == 1
+    assert (epoch.role in after.role_keys) == (epoch.role_pub is not None)
+    for role in Role:
+        keyring = _EPOCHS.keyring(role, person(role, full=True).key)
+        with suppress(ProtocolError):
+            keyring.learn(epoch)
+            assert keyring.number == 1
+
+
+def epoch_seeds() -> list[bytes]:
+    story, kept = Epochs(_EPOCHS), person(Role.SENDER, full=True)
+    other = _EPOCHS.person(Role.SENDER, key=SigningKey.from_seed(bytes([9]) * 32))
+    made = [story.make(Role.OBSERVER), story.make(Role.SENDER, other, kept)]
+    return [_inside(document, "epoch") for document in made]
 
 
 # ── items ────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "cert": Target(documents.read_cert, documents.cert_seeds),
     "encoding": Target(documents.read_encoding, documents.encoding_seeds),
     "envelope": Target(documents.read_envelope, documents.envelope_seeds),
+    "epoch": Target(documents.read_epoch, documents.epoch_seeds),
     "frame": Target(documents.read_frame, documents.frame_seeds),
     "invite": Target(documents.read_invite, documents.invite_seeds),
     "join": Target(documents.read_join, documents.join_seeds),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from airlox.errors import ConnectionLost, RelayError
@@ -161,6 +162,50 @@ def test_a_segment_the_relay_has_already_is_fine() -> None:
 
     _, totals = followed(story, RelayError(409, "duplicate", "known"))
     assert (totals.segments, totals.dropped_bytes) == (1, 0)
+
+
+def test_what_is_printed_after_a_revocation_is_under_the_new_key() -> None:
+    """P-EPO-6: also what was sealed just before, which the relay refuses."""
+    new_key = bytes(32)
+    known = [0]
+
+    def rekey(writer: LiveWriter) -> LiveWriter:
+        if not known[0]:
+            return writer
+        return msgspec.structs.replace(writer, session_key=new_key, epoch=1)
+
+    class Revoking(Relay):
+        async def send(self, frame: bytes) -> None:
+            if len(self.frames) == 1 and not known[0]:
+                known[0] = 1
+                raise RelayError(409, "old_epoch", "it has ended")
+            await super().send(frame)
+
+    async def run() -> tuple[Relay, LiveTotals]:
+        relay = Revoking()
+        writer = LiveWriter(RUNNER, KEYS.session_key, KEYS.session_id, JOB, b"\5" * 16)
+        output = LiveOutput(writer, REDACTOR, relay.send, rekey)
+        for text in (b"one\n", b"two\n", b"three\n"):
+            relay.arrived.clear()
+            output.write(STDOUT, text)
+            await relay.arrived.wait()
+        return relay, await output.close()
+
+    relay, totals = asyncio.run(run())
+    epochs = [
+        parse_segment(frame, session_id=KEYS.session_id, job=JOB, runner=RUNNER.public).header
+        for frame in relay.frames
+    ]
+    assert [header.epoch_number for header in epochs] == [0, 1, 1]
+    reader = LiveReader(
+        KEYS.session_key, KEYS.session_id, JOB, RUNNER.public, later_key=lambda _: new_key
+    )
+    shown = b""
+    for frame in relay.frames:
+        pieces, reader = reader.read(frame)
+        shown += b"".join(piece.data for piece in pieces)
+    assert shown == b"one\ntwo\nthree\n"
+    assert (totals.head, totals.segments) == (relay.head(), 3)
 
 
 def test_a_relay_that_refuses_ends_the_live_output_only() -> None:
