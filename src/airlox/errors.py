@@ -157,7 +157,8 @@ class TransferError(AirloxError):
     """A transfer code did not bring its invite across; `code` says why.
 
     At either end: `code_expired`, `code_used`, `code_void` (three wrong guesses), `code_cancelled`,
-    `code_gone` (the relay lost it), `not_compared` (somebody said the verifiers differ). At the
+    `code_gone` (the relay lost it), `not_compared` (somebody said the verifiers differ), `no_codes`
+    (the relay is older than codes). At the
     receiver: `code_unknown`, `code_wrong` (other words), `code_busy`, `try_over`, `wrong_role`,
     `too_many_guesses`; a code that cannot be read is a ValidationError `code_mistyped`. At the
     sender: `not_received`.

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +21,11 @@ from nacl.bindings import crypto_scalarmult_ed25519_noclamp
 from airlox import AsyncSession, Session, TransferError, UsageError, WaitTimeout, redeem
 from airlox.client import transfer as client
 from airlox.client import transfer_api as calls
-from airlox.errors import AirloxError, SessionClosed, ValidationError
+from airlox.client.relay_api import RelayApi
+from airlox.errors import AirloxError, ProtocolError, SessionClosed, ValidationError
 from airlox.protocol import transfer
-from airlox.protocol.encoding import SessionId, b64u_decode
+from airlox.protocol.encoding import SessionId, b64u_decode, b64u_encode
+from airlox.protocol.invite import member_invite
 from airlox.protocol.keys import Role
 from airlox.protocol.transfer import Offered, Side
 from airlox.protocol.wordlist import WORDS
@@ -29,8 +33,10 @@ from support.clock import Clock
 from support.codes import Receiver, Waiting, other_words, search
 from support.middle import Carrier
 from support.relay import RelayThread, now_ms, until
-from support.scripted import Scripted
+from support.scripted import Peer, Request, Scripted
 
+LINK: Final = member_invite("http://127.0.0.1", bytes(range(32)), Role.RUNNER)
+LONG: Final = "A" * 9000
 SOON_S: Final = 0.3
 """For waits that end without an answer."""
 EXECUTE: Final[dict[str, Any]] = {"mode": "execute", "job_limits": {"runtime": "python3.12"}}
@@ -179,7 +185,6 @@ class TestWrongWords:
             receiver.confirm()
             until(lambda: offer.guesses_left == 2)
             code, one = relay.relay.transfers.tried(receiver.nameplate, receiver.number)
-            first_share = one.from_sender[0]
 
             def again() -> None:
                 one.state = "open"
@@ -187,8 +192,29 @@ class TestWrongWords:
                 code.bell.ring()
 
             relay.call(again)
-            until(lambda: offer.guesses_left == 1)
-            assert one.from_sender[0] != first_share
+            until(lambda: one.state == "wrong")
+            assert one.from_sender == []
+
+    def test_an_opening_that_is_a_guess_tells_nothing(
+        self, owner: Session, redeeming: Redeeming
+    ) -> None:
+        """P-TRF-5: w·N alone would fix the shared point. It is answered like any other, whether or
+        not w is right, and refused only together with its confirmation, which costs the guess."""
+        offer = owner.transfer_code("runner")
+        right = transfer.parse_code(offer.code).words
+        with Waiting(offer) as sender:
+            for left, words in ((2, right), (1, ("camel", "lemon")), (0, right)):
+                receiver = redeeming(offer.code)
+                w = transfer.password_scalar(words)
+                point = crypto_scalarmult_ed25519_noclamp(w, transfer._N)
+                opening = f'{{"share":"{b64u_encode(point)}","v":1}}'.encode()
+                receiver.number = calls.begin(receiver.api, receiver.nameplate, opening)
+                receiver.hear(0)
+                assert offer.guesses_left == left + 1
+                message = f'{{"confirm":"{b64u_encode(bytes(32))}","v":1}}'.encode()
+                calls.confirm(receiver.api, receiver.nameplate, receiver.number, message)
+                until(lambda left=left: offer.guesses_left == left)  # type: ignore[misc]
+            assert sender.result() == "code_void"
 
     def test_an_opening_alone_tells_no_guess(
         self, owner: Session, relay: RelayThread, redeeming: Redeeming
@@ -503,6 +529,80 @@ class TestParked:
         with pytest.raises(AirloxError) as caught:
             calls.take_parked(api, code.nameplate, access, bytes([1] * 16))
         assert caught.value.code == "code_used"
+
+
+class TestALineThatLoses:
+    @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
+    def test_every_answer_is_lost_so_many_times(
+        self, relay: RelayThread, tmp_path: Path, times: int
+    ) -> None:
+        """P-TRF-9, P-TRF-13: whatever was posted is posted again, and is there once. Four times are
+        more than one call tries."""
+        lost: Counter[str] = Counter()
+        must_arrive = ("/codes", "/tries") if times > 1 else ()
+
+        def loses(request: Request) -> bool:
+            what = f"{request.method} {request.path} {request.body!r}"
+            if "/codes" not in what or request.path.endswith(must_arrive):
+                return False
+            lost[what] += 1
+            return lost[what] <= times
+
+        carrier = Carrier(relay.url)
+        with (
+            Scripted(carrier) as way,
+            Session.create(way.base_url, cache_dir=tmp_path, **EXECUTE) as owner,
+        ):
+            carrier.loses = loses
+            offer = owner.transfer_code("runner")
+            with Waiting(offer) as sender:
+                assert redeem(way.base_url, offer.code).role is Role.RUNNER
+                assert sender.result() in ("arrived", "not_received")
+        openings = {r.body for r, _ in carrier.seen if r.path.endswith("/tries")}
+        assert len(openings) == 1
+        assert len(lost) > 8
+
+    def test_an_older_relay(self, tmp_path: Path) -> None:
+        document = {"signed_manifest": "{}"}
+
+        def script(peer: Peer) -> None:
+            while (request := peer.read()) is not None:
+                if request.method == "GET" and "codes" not in request.path:
+                    peer.answer(200, document)
+                else:
+                    peer.answer(404, {"error": "not_found", "message": "no such path"})
+
+        with Scripted(script) as server:
+            refused("no_codes", lambda: redeem(server.base_url, "417-guitar-orbit"))
+            api = RelayApi.connect(server.base_url, LINK.session_id, token="t")
+            make = partial(client.offer, api, LINK, park=False, verify=None, on_guess=None)
+            refused("no_codes", make)
+            api.close()
+
+    @pytest.mark.parametrize(
+        "answers",
+        [
+            [{}],
+            [{"try": 5}],
+            [{"try": "../../sessions"}],
+            [{"try": "A" * 22}, {"version": 1, "state": "open", "guesses_left": 3, "said": ["!"]}],
+            [{"try": "A" * 22}, {"version": 1, "state": 7, "guesses_left": 3, "said": []}],
+            [{"try": "A" * 22}, {"said": ["AAAA"], "version": 1, "state": "", "guesses_left": 0}],
+            [{"try": "A" * 22}, [[]] * 1000],
+            [
+                {"try": "A" * 22},
+                {"said": ["A" * 9000], "version": 1, "state": "", "guesses_left": 0},
+            ],
+        ],
+    )
+    def test_answers_that_no_relay_gives(self, answers: list[Any]) -> None:
+        def script(peer: Peer) -> None:
+            while (request := peer.read()) is not None:
+                is_first = request.path.endswith("/tries")
+                peer.answer(200, answers[0 if is_first else -1])
+
+        with Scripted(script) as server, pytest.raises(ProtocolError):
+            redeem(server.base_url, "417-guitar-orbit", timeout=30)
 
 
 class TestWhatTheRelayCanFind:

@@ -77,7 +77,9 @@ def read_transfer(data: bytes) -> None:
     else:
         aad = _OFFERED.identity(Side.SENDER)
         sealed = aead.seal(sender._key, _NONCE, data, aad)
-        assert transfer.open_invite(receiver, _OFFERED, sealed, _BASE) == _LINK
+        found = transfer.open_invite(receiver, _OFFERED, sealed, _BASE)
+        assert (found.session_id, found.role) == (_LINK.session_id, _LINK.role)
+        assert found.url().encode() == _BASE.encode() + data
 
 
 def transfer_seeds() -> list[bytes]:

@@ -92,13 +92,15 @@ class Carrier:
     `Scripted` it is all that stands between.
 
     `target_url` may be changed while it runs; `named` is the client that it names, as proxies do;
-    `before` hears of each request before it goes on, and may end the relay.
+    `before` hears of each request before it goes on, and may end the relay; an answer of which
+    `loses` says so is not passed on.
     """
 
     def __init__(self, target_url: str, named: str | None = None) -> None:
         self.target_url = target_url
         self.named = named
         self.before: Callable[[Request], None] = _carry_on
+        self.loses: Callable[[Request], bool] = _lose_nothing
         self.seen: list[tuple[Request, bytes]] = []
 
     def __call__(self, peer: Peer) -> None:
@@ -114,8 +116,13 @@ class Carrier:
             while data := _next(server, peer.sock):
                 answer += data
         self.seen.append((request, answer))
-        peer.send(answer)
+        if not self.loses(request):
+            peer.send(answer)
 
 
 def _carry_on(_: Request) -> None:
     """Nothing is done before a request goes on."""
+
+
+def _lose_nothing(_: Request) -> bool:
+    return False

@@ -134,16 +134,18 @@ class TransferOffer:
 
     def wait_with(self, waiter: Waiter) -> None:
         """See `wait`."""
-        if not self._waiting.acquire(blocking=False):
-            raise UsageError("this code is waited for already", hint="one wait at a time")
-        if self._sent is not None:
-            self._receipt = Deadline.after(RECEIPT_S)
         try:
-            while not waiter.api.over:
-                if self._step(waiter):
-                    return
+            if not self._waiting.acquire(blocking=False):
+                raise UsageError("this code is waited for already", hint="one wait at a time")
+            try:
+                if self._sent is not None:
+                    self._receipt = Deadline.after(RECEIPT_S)
+                while not waiter.api.over:
+                    if self._step(waiter):
+                        return
+            finally:
+                self._waiting.release()
         finally:
-            self._waiting.release()
             self._waiters.discard(waiter)
         if not waiter.deadline.passed:
             raise WaitTimeout("the wait for this code was closed", code="closed")
@@ -176,6 +178,7 @@ class TransferOffer:
             if error.code == "tls":
                 raise
             self._check_receipt()
+            self._version = None  # what was not answered is no news
             if not api.over:
                 api.pause(waiter.deadline.cap_s(RECONNECT_S))
             return False
@@ -198,28 +201,31 @@ class TransferOffer:
 
     def _serve(self, api: RelayApi, shown: calls.TryShown) -> None:
         """Answer what a receiver said and was not answered yet."""
-        if shown.state != TryState.OPEN or self._sent is not None or self.parked:
-            if shown.state != TryState.OPEN:
-                self._exchanges.pop(shown.id, None)
+        if shown.state != TryState.OPEN:
+            self._exchanges.pop(shown.id, None)
+            return
+        if self.parked or self._sent not in (None, shown.id):
             return
         self._check_guesses()
-        exchange = self._exchanges.get(shown.id)
         try:
-            if exchange is None and shown.said:
-                self._answer(api, shown)
-                if len(shown.said) > 1:
-                    self._version = None  # there is more to see to than news
-            elif exchange is not None and len(shown.said) > 1:
+            exchange = self._exchanges.get(shown.id) or self._begin(api, shown)
+            if not exchange.is_answered:
+                calls.answer(api, self._code.nameplate, shown.id, exchange.answer)
+                exchange.is_answered = True
+            if exchange.is_wrong:
+                calls.wrong(api, self._code.nameplate, shown.id)
+            elif len(shown.said) > 1:
                 self._confirm(api, shown, exchange)
         except ProtocolError:
             self._count_wrong(api, shown.id)
         except RelayError as error:
+            self._sent = None  # it was refused
             if error.code != "try_over":  # the receiver gave up meanwhile
                 raise
             self._exchanges.pop(shown.id, None)
 
-    def _answer(self, api: RelayApi, shown: calls.TryShown) -> None:
-        """The sender's share, made for this exchange alone. Raises ProtocolError.
+    def _begin(self, api: RelayApi, shown: calls.TryShown) -> _Exchange:
+        """A share made for this exchange alone. Raises ProtocolError.
 
         The two shares meet no earlier than a confirmation is there to be checked: else an opening
         that is a guess times N would tell by the refusal, which costs one guess, that it is right,
@@ -227,12 +233,12 @@ class TransferOffer:
         """
         if len(self._exchanges) >= EXCHANGES:
             raise TransferError("the relay shows more tries than a relay takes", code="code_void")
-        point = transfer.parse_opening(calls.message_of(shown.said, 0, api))
         random = os.urandom(transfer.SCALAR_RANDOM_BYTES)
         share = transfer.make_share(Side.SENDER, self._code.words, random)
-        message = transfer.encode_answer(share, self._offered)
-        self._exchanges[shown.id] = _Exchange(share, point)
-        calls.answer(api, self._code.nameplate, shown.id, message)
+        exchange = _Exchange(share, transfer.encode_answer(share, self._offered))
+        self._exchanges[shown.id] = exchange
+        exchange.point = transfer.parse_opening(calls.message_of(shown.said, 0, api))
+        return exchange
 
     def _confirm(self, api: RelayApi, shown: calls.TryShown, exchange: _Exchange) -> None:
         """Check the receiver's confirmation, once, and send the invite. Raises ProtocolError."""
@@ -251,14 +257,16 @@ class TransferOffer:
         if exchange.sealed is None:
             nonce = os.urandom(NONCE_BYTES)
             exchange.sealed = transfer.seal_invite(agreed, self._offered, self._invite, nonce)
-        calls.send_invite(api, nameplate, shown.id, exchange.sealed)
-        self._sent = shown.id
+        self._sent = shown.id  # from here on it may have arrived, whether or not that is heard
         self._receipt = Deadline.after(RECEIPT_S)
         self._version = None
+        calls.send_invite(api, nameplate, shown.id, exchange.sealed)
 
     def _count_wrong(self, api: RelayApi, number: str) -> None:
-        """A wrong guess. After the third nobody is answered any more, whatever the relay says."""
-        self._exchanges.pop(number, None)
+        """A wrong guess ends its exchange. After the third nobody is answered any more, whatever
+        the relay says."""
+        exchange = self._exchanges[number]
+        exchange.is_answered = exchange.is_wrong = True
         self._note_guesses(self._guesses_left - 1)
         calls.wrong(api, self._code.nameplate, number)
         self._check_guesses()
@@ -300,13 +308,14 @@ class Waiter:
 class _Exchange:
     """One receiver's exchange."""
 
-    def __init__(self, share: transfer.Share, point: bytes) -> None:
+    def __init__(self, share: transfer.Share, answer: bytes) -> None:
         self.share = share
-        self.point = point
-        """The receiver's."""
+        self.point = b""
+        """The receiver's share."""
+        self.answer = answer
+        self.is_answered = self.is_wrong = self.is_compared = False
         self.agreed: transfer.Agreed | None = None
         """Once the receiver's confirmation was right. A wrong one ends the exchange."""
-        self.is_compared = False
         self.sealed: bytes | None = None
 
 
@@ -335,7 +344,13 @@ def offer(
     if park:
         salt, nonce = os.urandom(transfer.SALT_BYTES), os.urandom(NONCE_BYTES)
         document = transfer.park(words, invite, salt=salt, nonce=nonce)
-    found = calls.offer(api, document)
+    try:
+        found = calls.offer(api, document)
+    except RelayError as error:
+        if error.code == "not_found":
+            api.fetch_manifest()  # raises SessionClosed unless it is the path that is unknown
+            raise calls.no_codes(api) from error
+        raise api.end_of_session(error) from error
     expires = Deadline.after(max(0, found.expires_in_s))
     return TransferOffer(
         api, invite, transfer.Code(found.nameplate, words), expires, verify, on_guess
@@ -380,6 +395,8 @@ def redeem(
             raise UsageError("nobody compares a verifier with a parked code", hint="leave it out")
         return _take_parked(api.within(Deadline.after(timeout)), base, parsed, wanted)
     except RelayError as error:
+        if error.code == "not_found":
+            raise calls.no_codes(api) from error
         raise calls.meaning(error) from error
     finally:
         api.close()
@@ -440,11 +457,24 @@ class _Redeeming:
         _check_role(offered.role, self._wanted)
         agreed = transfer.agree(share, point, offered)
         confirmation = transfer.encode_confirmation(agreed)
-        calls.confirm(self._bounded(), self._code.nameplate, self._number, confirmation)
+        self._say(confirmation)
         agreed.check(transfer.parse_confirmation(self._hear(1)))
         if verify is not None and not verify(agreed.verifier):
             raise _not_compared()
         return transfer.open_invite(agreed, offered, self._hear(2), self._base_url)
+
+    def _say(self, message: bytes) -> None:
+        """Post a message, over lines that break. Raises ConnectionLost when there is none."""
+        deadline = Deadline.after(self._timeout)
+        while True:
+            api = self._api.within(deadline)
+            try:
+                calls.confirm(api, self._code.nameplate, self._number, message)
+                return
+            except ConnectionLost as error:
+                if error.code in ("tls", "closed") or deadline.passed:
+                    raise
+                self._api.pause(deadline.cap_s(RECONNECT_S))
 
     def _bounded(self) -> RelayApi:
         return self._api.within(Deadline.after(self._timeout))

@@ -191,6 +191,15 @@ def ended(code: str) -> TransferError:
     return TransferError(message, code=code, hint=hint)
 
 
+def no_codes(api: RelayApi) -> TransferError:
+    """The error of a relay that is older than transfer codes."""
+    return TransferError(
+        f"the relay at {api.relay} has no transfer codes",
+        code="no_codes",
+        hint="hand over the link itself, or have the relay updated",
+    )
+
+
 def meaning(error: RelayError) -> AirloxError:
     """The refusal of a relay as what it means for a code, where it means that."""
     if error.code == "code_wrong":

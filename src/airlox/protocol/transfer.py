@@ -158,8 +158,9 @@ def _beginnings(letters: str) -> list[str]:
 def _near(typed: str) -> str:
     """The words that resemble what was typed, in words for a person."""
     if len(typed) <= 12:
-        ranked = sorted((_distance(typed, word), word) for word in WORDS)
-        if ranked[0][0] <= 2:
+        alike = (word for word in WORDS if abs(len(word) - len(typed)) <= 2)
+        ranked = sorted((_distance(typed, word), word) for word in alike)
+        if ranked and ranked[0][0] <= 2:
             nearest = [word for far, word in ranked if far == ranked[0][0]][:3]
             return f"did you mean {' or '.join(nearest)}?"
     return "check its spelling"
