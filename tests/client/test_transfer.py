@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pytest
 from nacl.bindings import crypto_scalarmult_ed25519_noclamp
 
@@ -215,24 +214,6 @@ class TestWrongWords:
                 calls.confirm(receiver.api, receiver.nameplate, receiver.number, message)
                 until(lambda left=left: offer.guesses_left == left)  # type: ignore[misc]
             assert sender.result() == "code_void"
-
-    def test_an_opening_alone_tells_no_guess(
-        self, owner: Session, relay: RelayThread, redeeming: Redeeming
-    ) -> None:
-        """P-TRF-5: to a guess times N, which hides nothing, the answer is the same whether it is
-        right, and whoever goes on has spent a guess."""
-        offer = owner.transfer_code("runner")
-        receiver = redeeming(offer.code)
-        w = transfer.password_scalar(transfer.parse_code(offer.code).words)
-        point = crypto_scalarmult_ed25519_noclamp(w, transfer._N)
-        receiver._share = msgspec.structs.replace(receiver._share, point=point)
-        with Waiting(offer):
-            receiver.begin()
-            transfer.parse_answer(receiver.hear(0), receiver.nameplate)
-            assert offer.guesses_left == 3
-            message = b'{"confirm":"' + b"A" * 43 + b'","v":1}'
-            calls.confirm(receiver.api, receiver.nameplate, receiver.number, message)
-            until(lambda: offer.guesses_left == 2)
 
     def test_what_is_no_message_is_a_wrong_guess(
         self, owner: Session, relay: RelayThread, redeeming: Redeeming
