@@ -218,7 +218,7 @@ except BlockingIOError:
     @EACH_GROUND
     def test_memory_bomb_in_one_process(self, ground: Ground) -> None:  # 49
         limit = 128 * MIB
-        seen = ground.run(HOG + "hog(1 << 30)", limits={"memory_bytes": limit})
+        seen = ground.run(HOG + "hog(1 << 30); time.sleep(600)", limits={"memory_bytes": limit})
         assert (seen.cause, seen.limit) == ("out_of_memory", limit)
         assert seen.peak_bytes >= limit * 0.9
 
@@ -244,7 +244,11 @@ sys.exit(1)
     @AS_ROOT
     def test_memory_without_a_cgroup_is_watched(self, ground: Ground) -> None:
         limit = 128 * MIB
-        seen = ground.run(HOG + "hog(1 << 30)", without=["cgroup"], limits={"memory_bytes": limit})
+        seen = ground.run(
+            HOG + "hog(1 << 30); time.sleep(600)",
+            without=["cgroup"],
+            limits={"memory_bytes": limit},
+        )
         assert (seen.cause, seen.limit) == ("out_of_memory", limit)
         assert seen.peak_source == "watcher"
 
