@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import parts
 from support.commands import TIMEOUT_S, Cli, Room, create, open_room, read_note
 from support.server import server
 
@@ -17,7 +21,7 @@ def relay() -> Iterator[str]:
         yield running.url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def room(relay: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     with open_room(relay, tmp_path_factory.mktemp("homes")) as opened:
         yield opened
@@ -71,6 +75,49 @@ def test_a_runner_that_is_cut_off_ends(relay: str, tmp_path: Path, who: str) -> 
     again = people["runner"](*words, code=1).err
     assert ("revoked by the owner" if who == "runner" else "ask the owner") in again
     assert "runner" not in people["owner"]("session", "invites").out or who == "box"
+
+
+@pytest.mark.slow
+def test_a_runner_that_stays_comes_back_with_its_old_link(relay: str, tmp_path: Path) -> None:
+    """Its role has a new key, which it opens with its own; a newcomer needs the new link."""
+    people = create(relay, tmp_path, "--execute", "--kinds", "shell")
+    owner = people["owner"]
+
+    def joining(name: str) -> tuple[str, ...]:
+        return ("runner", "join", "--json", "--name", name, "--sandbox", "process")
+
+    there = {name: Cli(relay, tmp_path / name, invite=people["runner"].invite) for name in "ab"}
+    with there["a"].started(*joining("a"), stderr=None) as gone:
+        read_note(gone, "waiting")
+        with there["b"].started(*joining("b"), stderr=None) as stays:
+            read_note(stays, "waiting")
+            owner("runner", "approve", "b")
+            read_note(stays, "ready")
+            owner("session", "revoke", "a")
+            read_note(gone, "ended")
+            assert people["sender"]("run", "--runner", "b", "--", "echo", "one").out == "one\n"
+    with there["b"].started(*joining("b"), stderr=None) as again:
+        read_note(again, "ready")
+        assert people["sender"]("run", "--runner", "b", "--", "echo", "two").out == "two\n"
+    late = Cli(relay, tmp_path / "late", invite=people["runner"].invite)
+    assert "ask the owner for a new link" in late(*joining("late"), code=1).err
+
+
+@pytest.mark.slow
+def test_a_tree_before_and_after(room: Room, tmp_path: Path) -> None:
+    """Where its contents are cut follows the key: what was sent before is cut anew."""
+    parts.require("git")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=60)
+    large = bytearray(random.Random(1).randbytes(3_000_000))
+    sender = room.sender.at(tmp_path)
+    for at, gone in enumerate((None, "observer")):
+        if gone is not None:
+            room.owner("session", "revoke", gone)
+        large[1_500_000 + at] ^= 255
+        (tmp_path / "large.bin").write_bytes(large)
+        digest = hashlib.sha256(large).hexdigest()
+        done = sender("run", "--tree", "--runner", "box", "--", "sha256sum", "large.bin")
+        assert done.out.split()[0] == digest
 
 
 def test_a_floor_session_cuts_off_roles_alone(relay: str, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ class TestRunners:
 def test_a_pack_on_the_relay_does_not_open_either(
     relay: RelayThread, people: People, crew: tuple[Session, ...], tmp_path: Path
 ) -> None:
-    """P-EPO-6"""
+    """P-EPO-6: bob has not heard of the epoch when he begins to send."""
     owner, alice, bob, _ = crew
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "a.txt").write_text("hello")
@@ -336,6 +336,7 @@ def test_a_pack_on_the_relay_does_not_open_either(
 
     with FakeRunner(owner.invites["runner"], people.folder, script):
         owner.approve_runner("box")
+        bob.runners()  # so that it need not ask before it sends
         owner.revoke("alice")
         job = bob.run_shell("ls", runner="box", tree=tmp_path / "tree")
         assert job.wait(60).status == "completed"
