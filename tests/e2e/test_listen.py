@@ -330,7 +330,9 @@ def test_codex_is_woken_in_a_repository_only(
 ) -> None:
     stand_ins = StandIns(tmp_path)
     item = office.say()
-    words = ("--agent", "codex", "--fresh", "--from", "owner", "--allow-dir", str(tmp_path))
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    words = ("--agent", "codex", "--fresh", "--from", "owner", "--allow-dir", str(inbox))
     monkeypatch.chdir(tmp_path)
     with office.listening(*words, **stand_ins.environment) as program:
         assert program.wait() == 1
@@ -347,9 +349,23 @@ def test_codex_is_woken_in_a_repository_only(
     assert item in options[-1]
     settings = options[1:-1:2]
     assert 'shell_environment_policy.exclude=["AIRLOX_*"]' in settings
-    assert f'--allow-dir", "{tmp_path}"]' in next(s for s in settings if ".args=" in s)
+    assert f'--allow-dir", "{inbox}"]' in next(s for s in settings if ".args=" in s)
     assert start["env"]["AIRLOX_INVITE"] not in json.dumps(start["argv"])
     assert commands.ITEMS not in start["env"]
+
+
+def test_what_would_end_each_run_is_said_before_the_first(office: Office, tmp_path: Path) -> None:
+    stand_ins = StandIns(tmp_path)
+    item = office.say()
+    words = ("--agent", "claude", "--fresh", "--from", "owner")
+    for folder in ("/", str(tmp_path / "none"), str(office.cache)):
+        with office.listening(*words, "--allow-dir", folder, **stand_ins.environment) as program:
+            assert program.wait() == 1
+        assert any("--allow-dir" in line for line in program.said)
+    with office.listening("--once") as program:
+        assert program.wait() == 0
+    assert item in program.said[0]
+    assert stand_ins.starts == []
 
 
 @pytest.mark.slow

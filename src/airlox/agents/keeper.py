@@ -75,7 +75,7 @@ def main() -> int:
         return STOPPED
     orphans.adopt_orphans()
     run = _Run(plan, line, orphans.wake_on_children())
-    run.serve(lock_fd)
+    run.serve()
     return run.record()
 
 
@@ -121,10 +121,10 @@ class _Run:
         self._main_is_gone = False
         signal.signal(signal.SIGTERM, self._on_term)
 
-    def serve(self, lock_fd: int) -> None:
+    def serve(self) -> None:
         """Return when nothing of the run is left, or when killing has taken too long."""
         try:
-            self._start(lock_fd)
+            self._start()
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) else None
             self._ended = {"how": NOT_STARTED, "detail": text or str(error)}
@@ -155,9 +155,8 @@ class _Run:
             return UNRECORDED
         return RECORDED
 
-    def _start(self, lock_fd: int) -> None:
+    def _start(self) -> None:
         plan = self._plan
-        os.set_inheritable(lock_fd, False)
         command = subprocess.Popen(
             plan["argv"],
             cwd=plan["cwd"],
@@ -222,7 +221,7 @@ class _Run:
             self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
-        if not (ADOPTS and self._main_is_gone):  # by then the number may be another's
+        if self._pid and not (ADOPTS and self._main_is_gone):  # then its number may be another's
             with suppress(OSError):  # its group may have ended, or be another user's by sudo
                 os.killpg(self._pid, number)
         orphans.signal_below(number)

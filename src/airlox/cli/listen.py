@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from airlox.cli import opening, options
 from airlox.cli.options import CommandLineError
+from airlox.errors import AirloxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,6 +161,18 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+def _check_server() -> None:
+    """Whether the MCP server is installed, without which an agent could read nothing."""
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        raise AirloxError(
+            "an agent reads and answers through the MCP server, which is not installed",
+            code="not_installed",
+            hint="pip install 'airlox[mcp]'",
+        )
+
+
 class _Listener:
     """One run of the command."""
 
@@ -246,12 +259,17 @@ class _Listener:
         return exec_command(argv, self._settings(), self._session.session_id)
 
     def _agent(self) -> CommandFor:
+        """What would end each run at its start is said here, before anything is handed out."""
         from airlox.agents.commands import AGENTS, Wake, check_conversation
         from airlox.agents.configs import Server
+        from airlox.mcp.allowed_dirs import AllowedDirs
 
-        args = self._args
+        args, folder = self._args, self._args.allow_dir
+        _check_server()
         resume = None if args.resume is None else check_conversation(args.resume)
-        folder = None if args.allow_dir is None else os.path.realpath(args.allow_dir)
+        if folder is not None:
+            AllowedDirs.of([folder], [options.cache_root(args, os.environ)])
+            folder = os.path.realpath(folder)
         server = Server((sys.executable, "-P", "-m", "airlox.cli"), folder)
         wake = Wake(self._settings(), self._session.session_id, server, resume)
         return AGENTS[args.agent](wake)
