@@ -218,7 +218,9 @@ except BlockingIOError:
     @EACH_GROUND
     def test_memory_bomb_in_one_process(self, ground: Ground) -> None:  # 49
         limit = 128 * MIB
-        seen = ground.run(HOG + "hog(1 << 30); time.sleep(600)", limits={"memory_bytes": limit})
+        seen = ground.run(
+            HOG + "held = hog(1 << 30); time.sleep(600)", limits={"memory_bytes": limit}
+        )
         assert (seen.cause, seen.limit) == ("out_of_memory", limit)
         assert seen.peak_bytes >= limit * 0.9
 
@@ -230,8 +232,8 @@ except BlockingIOError:
             + """
 for _ in range(8):
     if os.fork() == 0:
-        hog(64 << 20)
-        time.sleep(60)
+        held = hog(64 << 20)
+        time.sleep(600)
         os._exit(0)
 os.wait()  # whichever the kernel chose
 sys.exit(1)
@@ -245,7 +247,7 @@ sys.exit(1)
     def test_memory_without_a_cgroup_is_watched(self, ground: Ground) -> None:
         limit = 128 * MIB
         seen = ground.run(
-            HOG + "hog(1 << 30); time.sleep(600)",
+            HOG + "held = hog(1 << 30); time.sleep(600)",
             without=["cgroup"],
             limits={"memory_bytes": limit},
         )
