@@ -24,7 +24,7 @@ from airlox.client.outbox import Outbox
 from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed
 from airlox.client.timeline import Timeline
-from airlox.errors import JobRefused, ProtocolError, RelayError, StorageError
+from airlox.errors import JobRefused, PolicyError, ProtocolError, RelayError, StorageError
 from airlox.protocol import limits, pack, wire
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.digest import hash_of
@@ -209,7 +209,8 @@ class Link:
         return True
 
     def order(self, job: ItemId) -> Order | None:
-        """The verified job, or None when its bytes cannot be had. Raises Unverified."""
+        """The verified job, or None when its bytes cannot be had. Raises Unverified, also where its
+        author was cut off meanwhile: a relay may give a job long after it was sent."""
         record = patiently(
             partial(self._record, job), self.api.pause, until=Deadline.after(PATIENCE_S)
         )
@@ -225,6 +226,9 @@ class Link:
             raise Unverified(ref, error.message) from error
         if not isinstance(meta, PythonJob | ShellJob):
             raise Unverified(ref, "the item is not a job")
+        author = record.author.public
+        if self.timeline.read(lambda view: author in view.cut_off):
+            raise Unverified(ref, "its author was cut off")
         old = self._done.may_be_forgotten(job, record.envelope.header.created_at_ms)
         return Order(ref, record.author, meta, old)
 
@@ -278,6 +282,8 @@ class Link:
     def _open(self, record: Record, blob: bytes) -> tuple[Meta, bytes]:
         assert record.envelope is not None
         assert record.author is not None
+        if record.status is ItemStatus.REFUSED:
+            raise PolicyError(record.reason or "it was refused")
         me = self.membership
         cert = record.author.join.cert
         session_key = me.keys.of(record.envelope.header.epoch_number)
