@@ -51,6 +51,12 @@ def test_all_that_came_back_is_there(folder: Path) -> None:
     assert not (folder / "new/c.sh").stat().st_mode & 0o111
 
 
+def test_no_repository_of_others_appears(folder: Path) -> None:
+    names = ["a/.git/config", ".GIT/hooks/x", "a/.gitignore", "b.git/x", "sub/.git"]
+    saved = save(result(*(Member(name=name) for name in names)), folder)
+    assert saved[2:] == ["new/a/.gitignore", "new/b.git/x"]
+
+
 def test_nothing_is_written_over(folder: Path) -> None:
     (folder / "a.png").write_bytes(b"mine")
     (folder / "out.zip").symlink_to("/dev/null")

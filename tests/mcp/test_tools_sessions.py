@@ -174,8 +174,10 @@ def test_it_joins_under_the_clients_own_name(bench: Bench, client_name: str, sho
 def test_the_owners_link_is_kept_where_no_tool_reads(relay: RelayThread, tmp_path: Path) -> None:
     kept = tmp_path / "links"
     with Bench(tmp_path, relay=relay.url, owner_invite_dir=str(kept)) as bench:
-        handle = bench.call("create_session")["session"]
+        created = bench.call("create_session")
+        handle = created["session"]
         (file,) = kept.iterdir()
+        assert created["owner_link"] == f"kept as {file.name}"
         assert file.read_text() == bench.owner_link(handle) + "\n"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         for path in (str(file), f"../links/{file.name}"):

@@ -156,19 +156,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Write the out files as they travelled into an open folder, and what their archive holds
         into a new folder called `unpacked` beside it; their paths from the open folder.
 
-        Nothing is overwritten, no link is followed. Raises StorageError, and ValidationError for
-        an archive that is unsafe.
+        Nothing is overwritten, no link is followed. Files in a folder `.git` stay in the archive:
+        they name programs for git to run. Raises StorageError, and ValidationError for an archive
+        that is unsafe.
         """
         from airlox.client import saving
 
         travelled = [(file.name, lambda f=file: bytes_of(f)) for file in self.out_files]
+        # read whole first: an unsafe archive is refused before anything is there
         inside = [
             (f"{unpacked}/{entry.path}", load)
             for file in self.out_files
             if file.name == CONTAINER
-            for entry, load in _packed(
-                file
-            )  # an unsafe archive is refused before anything is there
+            for entry, load in _packed(file)
+            if not _in_repository(entry.path)
         ]
         saved = saving.save_in(folder_fd, travelled)
         if inside:
@@ -285,6 +286,10 @@ def _packed(file: OutFile) -> Iterator[tuple[ZipEntry, Callable[[], bytes]]]:
     for entry in inspect_zip(archive):
         if not entry.is_dir:
             yield entry, lambda e=entry: _unzip(archive, e)  # type: ignore[misc]
+
+
+def _in_repository(path: str) -> bool:
+    return any(part.lower() == ".git" for part in path.split("/"))
 
 
 def _unzip(archive: bytes, entry: ZipEntry) -> bytes:

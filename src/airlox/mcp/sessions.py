@@ -36,6 +36,8 @@ class Place:
     handle: str
     session: Session
     machine: str | None = None
+    owner_file: str | None = None
+    """The file that its owner's link was kept in when it was made here."""
 
 
 class Sessions:
@@ -71,10 +73,11 @@ class Sessions:
             safefs.make_private_dir(folder)
         session = Session.create(relay, **terms, **self._profile(client_name, description))
         try:
-            if folder is not None:
-                link = f"{session.invites[OWNER]}\n"
-                safefs.save_new(folder, f"airlox-owner-{session.session_id}.txt", link.encode())
-            return self._keep(session)
+            if folder is None:
+                return self._keep(session)
+            link = f"{session.invites[OWNER]}\n"
+            name = f"airlox-owner-{session.session_id}.txt"
+            return self._keep(session, owner_file=safefs.save_new(folder, name, link.encode()).name)
         except BaseException:
             with session, suppress(AirloxError):
                 session.close()  # nobody holds its owner's link
@@ -175,14 +178,16 @@ class Sessions:
 
     # -- keeping and ending ------------------------------------------------------------------
 
-    def _keep(self, session: Session, machine: str | None = None) -> Place:
+    def _keep(
+        self, session: Session, machine: str | None = None, owner_file: str | None = None
+    ) -> Place:
         with self._lock:
             if self._ended:
                 raise UsageError("the server ends", code="closed")
             handle = session.session_id
             if handle in self._places:
                 handle = f"{handle}/{session.role}"
-            place = self._places[handle] = Place(handle, session, machine)
+            place = self._places[handle] = Place(handle, session, machine, owner_file)
         return place
 
     def _put(self, place: Place) -> Place:

@@ -15,6 +15,7 @@ from airlox.mcp.use import Use
 
 MEMORY_MB = 2048
 TTL_MINUTES = 60
+_NOT_KEPT = "not kept: nobody owns the session once this server ends (--owner-invite-dir keeps it)"
 _WARNINGS = 5
 _ROLES = ("sender", "observer", "runner")
 _OF_JOBS = ("shell", "packages", "network", "job_timeout_s", "job_memory_mb")
@@ -54,8 +55,9 @@ def create_session(use: Use) -> Answer:
         ),
     )
     links = shareable(place.session)
-    shape = shapes.terms(place) | {"invites": links}
-    lines = [f"created session {place.handle}; links to share:"]
+    kept = _NOT_KEPT if place.owner_file is None else f"kept as {place.owner_file}"
+    shape = shapes.terms(place) | {"invites": links, "owner_link": kept}
+    lines = [f"created session {place.handle}; the owner's link is {kept}; links to share:"]
     return Answer(shape, "\n".join(lines + [f"{role}: {link}" for role, link in links.items()]))
 
 
