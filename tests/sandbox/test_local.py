@@ -26,6 +26,7 @@ def hog(size, step=8 << 20):
     for _ in range(size // step):
         held.append(b"\\1" * step)
         time.sleep(0.01)
+    return held
 """
 
 
