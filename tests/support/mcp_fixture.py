@@ -30,7 +30,7 @@ class Desk:
         self.lock = threading.Lock()
         self.done = 0
 
-    def close(self) -> None:
+    def close(self, within_s: float) -> None:
         note("desk closed")
 
 

@@ -37,6 +37,9 @@ MOST_KEPT: Final = 256
 KEEP_S: Final = 3600.0
 KEY_CHARACTERS: Final = 200
 
+_LAST_S: Final = 0.05
+"""For breaking connections, which waits for nobody."""
+
 Outcome = Answer | AirloxError | Question
 """How a call ended: with an answer, an error, or a question that its repetition answers."""
 
@@ -248,9 +251,12 @@ class Calls:
         for call in running:
             call.cancel()
         await asyncio.to_thread(lambda: [call.join(deadline_s) for call in running])
-        ending = threading.Thread(target=self._desk.close, name="mcp desk", daemon=True)
+        left_s = max(0.0, deadline_s - time.monotonic())
+        ending = threading.Thread(
+            target=self._desk.close, args=(left_s,), name="mcp desk", daemon=True
+        )
         ending.start()
-        await asyncio.to_thread(ending.join, max(0.0, deadline_s - time.monotonic()))
+        await asyncio.to_thread(ending.join, left_s + _LAST_S)
 
     def _known(self, order: Order) -> Call | None:
         if order.key is None:

@@ -45,8 +45,10 @@ class Desk:
         self._followers = Workers()
         self.jobs = JobBook(self.workers, self._followers)
 
-    def close(self) -> None:
-        """End every wait and disconnect from every session; sessions and jobs go on."""
+    def close(self, within_s: float = 0.0) -> None:
+        """End every wait and disconnect from every session; sessions and jobs go on. What is on
+        its way, such as the word that a job is cancelled, has `within_s`."""
+        self.workers.join(within_s)
         self.sessions.disconnect()
         self.workers.join()
         self._followers.join()

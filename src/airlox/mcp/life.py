@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 END_S: Final = 0.9
 """From the first sign of the end to the end of the process."""
 LOOK_S: Final = 0.2
-WIND_UP_S: Final = 0.3
+WIND_UP_S: Final = 0.25
 """For answers that are on their way."""
-CLOSE_S: Final = 0.3
+CLOSE_S: Final = 0.45
 """For cancelling calls and closing connections."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

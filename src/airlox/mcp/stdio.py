@@ -41,7 +41,7 @@ from mcp_types import (
 MOST_LINE_BYTES: Final = 4 * 1024 * 1024
 MOST_OPEN: Final = 128
 TOO_MANY: Final = -32010
-DRAIN_S: Final = 0.25
+DRAIN_S: Final = 0.2
 """How long the end waits for requests that are open: the answers to a script's last lines."""
 _LOOK_S: Final = 0.005
 _READ_BYTES: Final = 64 * 1024

@@ -54,12 +54,12 @@ class Workers:
         thread.start()
         return done
 
-    def join(self) -> None:
-        """Wait for what still runs, a few seconds at most."""
+    def join(self, within_s: float = JOIN_S) -> None:
+        """Wait for what still runs, `within_s` at most."""
         with self._lock:
             threads = list(self._running)
         for thread in threads:
-            thread.join(JOIN_S / len(threads))
+            thread.join(within_s / len(threads))
 
 
 def wait_for(done: Future[T], seconds: float, caller: Caller, doing: str) -> T:
