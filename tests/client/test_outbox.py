@@ -286,6 +286,28 @@ class TestEpochs:
         with pytest.raises(DecryptError):
             desk.outbox.seal(Text(text="again"))
 
+    def test_what_is_known_to_be_too_late_is_not_shown_to_the_relay(self, tmp_path: Path) -> None:
+        desk, epochs = self.desk(tmp_path, None, None, news=1)
+        posted, spooled = (desk.outbox.seal(Text(text=text)) for text in ("a", "b"))
+        desk.me.keys.learn_all(epochs.documents)
+        desk.outbox.post(posted)
+        with pytest.raises(RelayError) as caught:
+            desk.outbox.post_frame(spooled.frame())
+        assert caught.value.code == "old_epoch"
+        renewed = desk.outbox.renew_frame(spooled.frame(), {}, caught.value)
+        desk.outbox.post_frame(renewed.frame())
+        documents = [parse_frame(frame)[0] for frame in desk.relay.frames]
+        assert [parse_envelope(each).header.epoch_number for each in documents] == [1, 1]
+
+    def test_what_the_relay_had_before_is_not_sealed_anew(self, tmp_path: Path) -> None:
+        desk, epochs = self.desk(tmp_path, news=1)
+        sealed = desk.outbox.seal(Text(text="a"))
+        desk.stored = sealed.envelope
+        desk.me.keys.learn_all(epochs.documents)
+        desk.outbox.post_frame(sealed.frame())
+        assert desk.relay.frames == []
+        assert linked(desk.outbox.seal(Text(text="b")))[0] == sealed.ref
+
     def test_a_job_is_named_as_it_is_then(self, tmp_path: Path) -> None:
         desk, _ = self.desk(tmp_path, OLD_EPOCH, 7, news=1)
         job = ShellJob(command=("true",), files=(), memory_mb=None, target=AnyRunner(), timeout_s=1)

@@ -7,7 +7,8 @@ The sealed bytes are in the cache before the first try: an author never download
 can answer those who want it later.
 
 An item that is refused because the owner started an epoch meanwhile is sealed anew under the new
-key, with the same id (`resealing.py`).
+key, with the same id (`resealing.py`). Where that epoch is known here it is not even shown to the
+relay first: whoever was cut off has the key, and the relay may be on their side.
 
 Each item links to the own one that was acknowledged last (`protocol/chain.py`).
 """
@@ -167,10 +168,15 @@ class Outbox:
         return sealed.ref, given
 
     def post_frame(self, frame: bytes) -> None:
-        """One try to post a sealed item, for callers that repeat it themselves."""
-        seq = self._membership.api.post_item(frame)
+        """One try to post a sealed item, for callers that repeat it themselves. Raises RelayError
+        `old_epoch` also for one that is known here to be too late, unless the relay has it."""
         document, blob = parse_frame(frame)
         envelope = parse_envelope(document)
+        late, seq = self._too_late(envelope), None
+        if late is None:
+            seq = self._membership.api.post_item(frame)
+        elif self._announced(envelope.id, self._membership.api) != document:
+            raise late
         self._note(envelope, ItemRef(blob_sha256=hash_of(blob), id=envelope.id), seq)
 
     def renew(self, sealed: SealedItem, renewed: Renewed, refused: RelayError) -> SealedItem:
@@ -199,6 +205,9 @@ class Outbox:
     ) -> tuple[SealedItem, T]:
         """Post, and again under a new key whenever an epoch began meanwhile."""
         while True:
+            late = self._too_late(parse_envelope(sealed.envelope))
+            if late is not None:
+                sealed = self.renew(sealed, {}, late)
             self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
             try:
                 sending = partial(send, sealed.frame())
@@ -207,6 +216,12 @@ class Outbox:
                 if error.code != OLD_EPOCH:
                     raise
                 sealed = self.renew(sealed, {}, error)
+
+    def _too_late(self, envelope: Envelope) -> RelayError | None:
+        """The refusal of an item whose epoch is known here to have ended."""
+        if envelope.header.epoch_number >= self._membership.keys.number:
+            return None
+        return RelayError(409, OLD_EPOCH, f"the epoch of item {envelope.id} has ended")
 
     def _note(self, envelope: Envelope, ref: ItemRef, seq: int | None) -> None:
         """The relay acknowledged an item: the next one links to it."""
