@@ -103,6 +103,15 @@ def test_in_home_and_root_file_tools_are_off_and_say_which_flag(
         assert "--allow-dir" in str(refusal.value.hint)
 
 
+def test_a_working_directory_that_is_gone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = house.folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="is no folder"):
+        AllowedDirs.of([], [str(house.cache)]).read("a.md", MUCH)
+
+
 # -- ways in ----------------------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ class AllowedDirs:
         hidden = [os.path.realpath(path) for path in private]
         names: dict[str, str] = {}
         for path in given or (os.curdir,):
-            root = os.path.realpath(path)
+            root = _real(path)
             fault = _fault(root, hidden)
             if fault is not None and given:
                 raise UsageError(
@@ -242,6 +242,14 @@ def _fault(root: str, private: Sequence[str]) -> str | None:
 
 def _holds(outer: str, inner: str) -> bool:
     return inner.startswith(outer.rstrip("/") + "/")
+
+
+def _real(path: str) -> str:
+    """The real path of a folder; empty where the working directory is gone."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return ""
 
 
 def _is_folder(path: str) -> bool:
