@@ -88,8 +88,12 @@ class TestHandedOver:
         made = people.owner("session", "code", "observer")
         (code,) = made.out.split()
         assert len(code.split("-")) == 7
-        assert "six words because nobody waits" in made.err
-        assert f"airlox receive --relay {people.owner.relay} {code}" in made.err
+        assert made.err == (
+            "good once, for 10 min. On the other machine:\n\n"
+            f"  airlox receive --relay {people.owner.relay} {code}\n\n"
+            "It has six words because nobody waits here: its sealed invite lies on the relay, "
+            "where guesses could be tested at leisure. --wait makes one of two words.\n"
+        )
         # as a person would say it
         spoken = people.other("receive", *code.upper().split("-"))
         assert spoken.out.strip() == people.links["observer"]
@@ -212,10 +216,19 @@ class TestWhatGoesWrong:
         assert refused["code"] == "code_mistyped"
         assert hint in refused["hint"]
 
+    def test_as_a_person_reads_it(self, tmp_path: Path) -> None:
+        nobody = Cli("http://127.0.0.1:1", tmp_path)
+        done = nobody("receive", "417-gitar-orbit", code=EXIT_TRANSFER["code_mistyped"])
+        assert done.out == ""
+        assert done.err == (
+            "airlox: word 1 of this code is none of its list\n  hint: did you mean guitar?\n"
+        )
+
     def test_a_number_that_nobody_has(self, people: People) -> None:
         typed = "999999999-guitar-orbit"
         refused = people.other("receive", typed, "--json", code=EXIT_TRANSFER["code_unknown"])
         assert refused.error["code"] == "code_unknown"
+        assert refused.error["hint"]
 
     def test_other_words_cost_a_guess_and_three_are_the_end(self, people: People) -> None:
         with offered(people.owner, "sender") as (offering, made):
@@ -223,6 +236,7 @@ class TestWhatGoesWrong:
             for left in (2, 1, 0):
                 refused = people.other("receive", wrong, "--json", code=EXIT_TRANSFER["code_wrong"])
                 assert refused.error["code"] == "code_wrong"
+                assert refused.error["hint"]
                 assert read_event(offering, "guess")["guesses_left"] == left
             assert offering.wait(TIMEOUT_S) == EXIT_TRANSFER["code_void"]
         people.other("receive", made["code"], code=EXIT_TRANSFER["code_void"])
@@ -235,6 +249,7 @@ class TestWhatGoesWrong:
             "receive", made["code"], "--json", code=EXIT_TRANSFER["code_cancelled"]
         )
         assert refused.error["code"] == "code_cancelled"
+        assert refused.error["hint"]
 
     @pytest.mark.slow
     def test_one_whose_time_is_over(self, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from contextlib import suppress
 
 from airlox.cli import handover, opening, options
 from airlox.cli.output import time_text
@@ -160,7 +161,8 @@ def _fill(
             _replace(args, old, machine, runner=runner.participant_pub)
     except BaseException:
         if old is not None:
-            session.close()
+            with suppress(AirloxError):
+                session.close()
         raise
     return runner
 
