@@ -224,7 +224,9 @@ def test_a_question_that_comes_again_costs_nothing(
     core = sender._core
     put: list[int] = []
     api: Any = SimpleNamespace(
-        put_pack=lambda job, number, sealed, moved: put.append(number), on_progress=None
+        put_pack=lambda job, number, sealed, epoch, moved: put.append(number),
+        on_progress=None,
+        events=core.api.events,
     )
     upload = trees.TreeUpload(core, str(tree), job=_job_id(), runner=None)
     runner = core.membership.key.public
@@ -249,7 +251,7 @@ def test_a_question_whose_answer_broke_is_answered_again(
     core = sender._core
     put: list[int] = []
 
-    def put_pack(job: str, number: int, sealed: bytes, moved: object) -> None:
+    def put_pack(job: str, number: int, sealed: bytes, epoch: int, moved: object) -> None:
         put.append(number)
         if len(put) == 1:
             raise ConnectionLost("cut")
