@@ -497,6 +497,13 @@ class TestWaits:
         connection.close()
         until(lambda: self.waits(relay) == 0)
 
+    def test_a_wait_that_is_refused_keeps_no_place(self, codes: Codes, relay: RelayThread) -> None:
+        nameplate = codes.offer()
+        path = wire.one_try(nameplate, codes.begin(nameplate))
+        assert codes.ask("GET", f"{path}?after=x").status == 400
+        assert codes.owner.get(f"{wire.code(codes.crew.sid, nameplate)}?after=-1").status == 400
+        until(lambda: self.waits(relay) == 0)
+
 
 def test_nothing_reaches_the_disk(tmp_path: Path) -> None:
     """P-TRF-11: neither a parked invite nor a message, whatever is written meanwhile."""

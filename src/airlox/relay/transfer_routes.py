@@ -31,8 +31,8 @@ def _nameplate(call: Call, place: int) -> int:
 async def _wait(relay: Relay, call: Call, bell: Bell, place: Place) -> None:
     """Until there is more than the asker has seen, if it said what that is. Raises
     Disconnected."""
-    after = call.number_after(call.query("after"), "after")
     with place:
+        after = call.number_after(call.query("after"), "after")
         if after is None:
             return
         news = asyncio.create_task(relay.transfers.news(bell, after))
