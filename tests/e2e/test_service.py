@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from airlox.cli.main import EXIT_TRANSFER
 from support import parts
 from support.commands import RUNTIME, TIMEOUT_S, Cli
 from support.ordinary_runner import as_user, open_python, ordinary_home
@@ -101,6 +102,24 @@ def test_a_unit_that_joins(relay: str, home: Path, tmp_path: Path) -> None:
     operator(*words, "--uninstall")
     assert not unit_path.exists()
     assert not link_path.exists()
+
+
+@pytest.mark.slow
+def test_one_by_a_code(relay: str, home: Path, tmp_path: Path) -> None:
+    """The code is spent when the service is installed; what it keeps is the link."""
+    made = ("session", "create", "--json", "--execute", "--kinds", "shell", "--runtime", RUNTIME)
+    owner = Cli(relay, tmp_path / "owner")
+    invites = owner(*made).document["invites"]
+    offered = owner.holding(invites["owner"])("session", "code", "runner", "--json").document
+    operator, code = Operator(home), offered["code"]
+    words = ("runner", "install-service", "--name", NAME, "--sandbox", "process")
+    said = operator(*words, "--relay", relay, "--code", code)
+    assert (home / ".config/airlox/box.invite").read_text().strip() == invites["runner"]
+    unit = (home / ".config/systemd/user/airlox-box.service").read_text()
+    assert code not in unit + said
+    assert "--relay" not in unit
+    again = operator(*words, "--relay", relay, "--code", code, code=EXIT_TRANSFER["code_used"])
+    assert "airlox: " in again
 
 
 def _wait_for_runner(owner: Cli) -> dict[str, object]:

@@ -106,7 +106,7 @@ def test_variables_that_go_along() -> None:
     assert install.kept(environ) == (("PATH", "/a"), ("AIRLOX_WORK_ROOT", "/w"))
 
 
-@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy"])
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"])
 def test_a_password_does_not(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         install.kept({name: "http://me:word@proxy"})

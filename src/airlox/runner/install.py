@@ -32,8 +32,11 @@ KEPT_VARIABLES: Final = (
     "DOCKER_HOST",
     "HTTPS_PROXY",
     "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
     "NO_PROXY",
     "no_proxy",
+    "SSL_CERT_DIR",
     "SSL_CERT_FILE",
 )
 """What a runner reads of its environment, and a service gets from whoever installs it."""
@@ -46,7 +49,7 @@ def kept(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """
     found = tuple((name, environ[name]) for name in KEPT_VARIABLES if environ.get(name))
     for name, value in found:
-        if name.upper() == "HTTPS_PROXY" and "@" in value:
+        if name.upper() in ("HTTPS_PROXY", "HTTP_PROXY") and "@" in value:
             raise UsageError(
                 f"{name} holds a password, which every user of this machine could read of a "
                 "service",
