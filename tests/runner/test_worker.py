@@ -251,6 +251,29 @@ def test_the_relay_hears_of_the_stop_while_jobs_still_end(
     play(story, stopped=True)
 
 
+def test_what_ended_before_the_relay_hears_of_the_stop_is_told_after_it(
+    play: Callable[..., list[Note]],
+) -> None:
+    async def story(runner: Runner) -> None:
+        relay = runner.relay
+        relay.own.send("job_assigned", {"job": A})
+        await runner.until(lambda: bool(runner.begun) and bool(runner.posted))
+        before = len(runner.posted)
+        relay.hears.clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await runner.until(lambda: "stopping" in kinds(runner.notes))
+        runner.bench.spool.on_added()
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert len(runner.posted) == before
+        assert not relay.stopping
+        relay.hears.set()
+        await runner.until(lambda: len(runner.posted) > before)
+        assert relay.stopping
+
+    play(story, stopped=True)
+
+
 def test_starts_are_prepared_for_free_slots_and_let_go_at_the_end(
     play: Callable[..., list[Note]],
 ) -> None:

@@ -43,7 +43,7 @@ class Contact:
         self._to_post = asyncio.Event()
         self._beat = asyncio.Event()
         self._was_told = asyncio.Event()
-        """Whether the first heartbeat was sent."""
+        """Whether a heartbeat was sent that the relay should have before it has results."""
         self._settled = asyncio.Event()
         self._stopping = False
         self._complaints: set[str] = set()
@@ -71,6 +71,7 @@ class Contact:
         """Have the relay know, before it has the results of what runs, that no slot becomes free:
         it would be given to a job that waits, and nobody would claim that."""
         self._stopping = True
+        self._was_told.clear()
         self._beat.set()
 
     async def report_lost(self) -> None:
@@ -118,6 +119,7 @@ class Contact:
 
     async def beat(self) -> None:
         """One heartbeat: from it on the relay knows that the runner is there."""
+        stopping = self._stopping
         try:
             async with self._counting:
                 await self._bench.threads.call(self._heartbeat())
@@ -130,16 +132,18 @@ class Contact:
                 self._complain("no heartbeat reached the relay", error)
         else:
             self._complaints.discard("no heartbeat reached the relay")
-        self._was_told.set()
+        if stopping == self._stopping:
+            self._was_told.set()
 
     async def post_results(self) -> None:
         """Post what is in the spool, whenever there is something.
 
-        Not before the first heartbeat: who reads what an earlier life left finds the runner there.
+        Not before the first heartbeat, so that who reads what an earlier life left finds the
+        runner there, nor before the one that says that it stops.
         """
-        await self._was_told.wait()
         while True:
             await self._to_post.wait()
+            await self._was_told.wait()
             self._to_post.clear()
             try:
                 await self._bench.threads.call(self._bench.spool.post_all, self._gave_up)
@@ -151,7 +155,6 @@ class Contact:
 
     async def results_are_out(self, within_s: float) -> bool:
         """Wait until nothing is left in the spool; False when that was not in time."""
-        self._was_told.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while True:
