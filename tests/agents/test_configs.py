@@ -13,6 +13,7 @@ import pytest
 from airlox.agents import configs
 from airlox.agents.configs import CLIENTS, WORKER_TOOLS, Config, Server, config_for
 from airlox.errors import UsageError
+from airlox.mcp.tools import TOOLS
 
 FOLDER = '/home/me/air "lox" work\\ü'
 SERVER = Server(("airlox",), FOLDER)
@@ -97,7 +98,13 @@ def test_a_worker_looks_answers_and_runs_python() -> None:
         *("create_session", "close_session", "join_session", "get_invites", "revoke_role"),
         *("approve_runner", "reject_runner", "export_audit", "run"),
     }
+    assert {tool.name for tool in TOOLS} == refused | {*WORKER_TOOLS}
     assert refused.isdisjoint(WORKER_TOOLS)
+
+
+def test_what_is_said_to_read_only_reads() -> None:
+    hints = {tool.name: tool.hints for tool in TOOLS}
+    assert [name for name in configs.READING if not hints[name].read_only] == []
 
 
 def test_without_a_folder_none_is_named() -> None:

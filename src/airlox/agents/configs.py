@@ -25,15 +25,14 @@ PASSED_ON: Final = (INVITE, "AIRLOX_NAME", "AIRLOX_CACHE_DIR", "AIRLOX_DESCRIPTI
 READING: Final = (
     "delivery_status",
     "get_item",
-    "get_result",
     "list_items",
     "list_runners",
     "session_info",
 )
 """Tools that look and change nothing."""
 REPLYING: Final = ("send_text",)
-FILES: Final = ("save_file", "send_file")
-"""Tools that reach into the allowed folder."""
+FILES: Final = ("get_result", "save_file", "send_file")
+"""Tools that reach into the allowed folder; a result's text is to be had by `get_item` too."""
 WORKER_TOOLS: Final = tuple(sorted((*READING, *REPLYING, *FILES, "run_python")))
 """What a worker needs. Not `join_session`: the link comes with the start, and one that stands in a
 message must not lead an agent elsewhere. Not `run`: that reaches machines of this user."""
