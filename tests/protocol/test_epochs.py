@@ -192,6 +192,14 @@ class TestReaders:
         changes = story.tell(story.line.add("epoch", document=hidden.document))
         assert {change.fault for change in changes} == {None}
 
+    def test_a_reader_that_keeps_no_more_takes_it(
+        self, story: Story, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """P-EPO-4: whoever fills a session does not keep a revocation from its readers."""
+        monkeypatch.setattr("airlox.protocol.limits.TIMELINE_BYTES", 0)
+        story.begin(Role.SENDER, story.alice, story.bob)
+        assert all(story.alice.public in view.cut_off for view in story.views.values())
+
     def test_nothing_by_who_was_cut_off_counts(self, story: Story) -> None:
         """P-EPO-4: whatever key it is sealed under, and whatever the relay says."""
         story.begin(Role.SENDER, story.alice, story.bob)

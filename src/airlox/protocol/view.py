@@ -358,11 +358,14 @@ class SessionView:
         return Change(event.kind)
 
     def _on_epoch(self, event: Event) -> Change:
-        """The owner's word, not the relay's: who is cut off here is out for good."""
+        """The owner's word, not the relay's: who is cut off here is out for good.
+
+        However much is held: whoever fills a reader must not keep a revocation from it. There are
+        few epochs, and nobody but the owner makes one.
+        """
         document = _text(event, "document", limits.EPOCH_BYTES)
         epoch = parse_epoch(document, self.manifest, self.epochs)
         self._keys.learn(epoch)
-        self._hold(document)
         self.epochs = self.epochs.after(epoch)
         self.epoch_seqs.append(event.seq)
         for each in list(self.participants.values()):
