@@ -115,7 +115,10 @@ class Call:
                     self._asked_s += time.monotonic() - self._asking_since_s
 
     def _answered(self, answer: Future[bool | None]) -> bool | None:
-        self.on_cancel(lambda: bool(answer.cancel()))
+        def stop() -> None:
+            answer.cancel()
+
+        self.on_cancel(stop)
         try:
             return answer.result(ASK_S)
         except CancelledError:
@@ -250,7 +253,7 @@ class Calls:
         running = list(self._running)
         for call in running:
             call.cancel()
-        await asyncio.to_thread(lambda: [call.join(deadline_s) for call in running])
+        await asyncio.to_thread(_join_all, running, deadline_s)
         left_s = max(0.0, deadline_s - time.monotonic())
         ending = threading.Thread(
             target=self._desk.close, args=(left_s,), name="mcp desk", daemon=True
@@ -296,6 +299,11 @@ def _digest(arguments: dict[str, Any]) -> bytes:
     """Of what is asked for; how long one waits for it is no part of that."""
     asked = {name: value for name, value in arguments.items() if name != "wait_s"}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
+
+
+def _join_all(calls: list[Call], deadline_s: float) -> None:
+    for call in calls:
+        call.join(deadline_s)
 
 
 def _run_all(stops: list[Callable[[], None]]) -> None:
