@@ -131,6 +131,13 @@ def test_the_users_own_command() -> None:
     assert command.env["AIRLOX_INVITE"] == LINK
 
 
+def test_a_command_in_one_word() -> None:
+    with pytest.raises(AirloxError) as caught:
+        commands.exec_command(("handle -v",), SETTINGS, "ax_session")
+    assert caught.value.code == "no_program"
+    assert "words of their own" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("word", ["", "-", "--last", "-c", "a b", "x/../y", "a" * 129, "ü"])
 def test_no_conversation_reads_as_an_option(word: str) -> None:
     with pytest.raises(UsageError):

@@ -144,7 +144,9 @@ def _find(program: str) -> str:
         raise AirloxError(
             f"there is no program {program[:80]!r} to run",
             code="no_program",
-            hint="install it, or check PATH",
+            hint="give program and arguments as words of their own: --exec ./handle.sh ARGUMENT"
+            if " " in program
+            else "install it, or check PATH",
         )
     return os.path.abspath(found)
 
