@@ -23,7 +23,6 @@ from airlox.cli import handover, opening, options
 from airlox.cli.output import time_text
 from airlox.errors import (
     AirloxError,
-    RelayError,
     SessionClosed,
     TransferError,
     UsageError,
@@ -365,8 +364,8 @@ def _code(session: Session, told: _Told, voice: Voice) -> handover.Handover | No
     """A code for the machine, told; None where the relay knows none."""
     try:
         return handover.Handover(session, told.by_code, voice)
-    except RelayError as error:
-        if error.status not in _NO_SUCH_PATH:
+    except TransferError as error:
+        if error.code != "no_codes":
             raise
         voice.note("this relay knows no transfer codes: the command has the link itself")
         return None

@@ -201,14 +201,16 @@ class TransferOffer:
 
     def _serve(self, api: RelayApi, shown: calls.TryShown) -> None:
         """Answer what a receiver said and was not answered yet."""
+        exchange = self._exchanges.get(shown.id)
         if shown.state != TryState.OPEN:
-            self._exchanges.pop(shown.id, None)
+            if exchange is not None and not exchange.is_wrong:
+                del self._exchanges[shown.id]
             return
         if self.parked or self._sent not in (None, shown.id):
             return
         self._check_guesses()
         try:
-            exchange = self._exchanges.get(shown.id) or self._begin(api, shown)
+            exchange = exchange or self._begin(api, shown)
             if not exchange.is_answered:
                 calls.answer(api, self._code.nameplate, shown.id, exchange.answer)
                 exchange.is_answered = True
@@ -347,7 +349,7 @@ def offer(
     try:
         found = calls.offer(api, document)
     except RelayError as error:
-        if error.code == "not_found":
+        if calls.is_no_such_path(error):
             api.fetch_manifest()  # raises SessionClosed unless it is the path that is unknown
             raise calls.no_codes(api) from error
         raise api.end_of_session(error) from error
@@ -395,7 +397,7 @@ def redeem(
             raise UsageError("nobody compares a verifier with a parked code", hint="leave it out")
         return _take_parked(api.within(Deadline.after(timeout)), base, parsed, wanted)
     except RelayError as error:
-        if error.code == "not_found":
+        if calls.is_no_such_path(error):
             raise calls.no_codes(api) from error
         raise calls.meaning(error) from error
     finally:

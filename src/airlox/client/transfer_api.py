@@ -191,6 +191,11 @@ def ended(code: str) -> TransferError:
     return TransferError(message, code=code, hint=hint)
 
 
+def is_no_such_path(error: RelayError) -> bool:
+    """Whether a relay does not know the paths of transfer codes, or has no such session."""
+    return error.status in (404, 405) and error.code not in _MEANINGS
+
+
 def no_codes(api: RelayApi) -> TransferError:
     """The error of a relay that is older than transfer codes."""
     return TransferError(
