@@ -87,7 +87,7 @@ with Session.create(given["relay"], cache_dir=given["cache"], display_name="old"
 with Session.join(given["link"], cache_dir=given["cache"]) as s:
     answer = [[i.text, i.status] for i in s.items()]
     s.send_text("I go on")
-    heard = [i.text for i in s.stream(timeout=0.5)]
+    heard = [i.text for i in s.stream(timeout=4)]
     answer.append(heard)
 """,
             link=made["owner"],

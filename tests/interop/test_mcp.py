@@ -27,7 +27,7 @@ def test_a_session_it_made(mcp: OldMcp, tmp_path: Path) -> None:
         assert (hello.text, hello.author_name) == ("from the agent", "mcp")
         ours.send_text("to the agent")
         ours.send_file(b"# notes", name="notes.md")
-        items = mcp.call("list_items", wait_s=5)["items"]
+        items = mcp.call("list_items", wait_s=30)["items"]
         assert [item.get("text") for item in items] == ["from the agent", "to the agent", None]
         saved = mcp.call("save_file", item=items[2]["id"], dir=str(tmp_path))["saved"]
         assert Path(saved).read_bytes() == b"# notes"
@@ -43,7 +43,7 @@ def test_a_session_of_ours(mcp: OldMcp, room_by: RoomMaker, tmp_path: Path) -> N
     joined = mcp.call("join_session", invite=room.links["sender"], description="an agent")
     assert (joined["session"], joined["role"]) == (room.session_id, "sender")
     room.owner("send", "text", "hello")
-    assert mcp.call("list_items", wait_s=5)["items"][0]["text"] == "hello"
+    assert mcp.call("list_items", wait_s=30)["items"][0]["text"] == "hello"
     (tmp_path / "tool.py").write_text("print(1)\n")
     mcp.call("send_file", path=str(tmp_path / "tool.py"))
     assert room.owner("items", "--json").lines[1]["content"] == "print(1)\n"

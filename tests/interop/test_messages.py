@@ -270,7 +270,7 @@ with Session.join(given["link"], cache_dir=given["cache"]) as s:
 with Session.join(given["link"], cache_dir=given["cache"], description="an agent") as s:
     (hello,) = s.items()
     s.send_text("back", refs=[hello.ref])
-    heard = [i.text for i in s.stream(timeout=0.5)]
+    heard = [i.text for i in s.stream(timeout=4)]
     s.leave(delete_cache=True)
     answer = [hello.text, hello.author_role, hello.ref, s.closed, heard]
 """,
