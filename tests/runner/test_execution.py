@@ -115,6 +115,9 @@ class Link:
     def live_writer(self, job: ItemRef) -> Any:
         return SimpleNamespace(head=None, n=0)
 
+    def with_current_key(self, writer: Any) -> Any:
+        return writer
+
     def seal(self, meta: Any, body: bytes = b"", **options: Any) -> Any:
         return SimpleNamespace(ref=REF, meta=meta)
 

@@ -24,7 +24,7 @@ from airlox.client.outbox import Outbox
 from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed
 from airlox.client.timeline import Timeline
-from airlox.errors import JobRefused, PolicyError, ProtocolError, RelayError, StorageError
+from airlox.errors import DecryptError, JobRefused, PolicyError, ProtocolError, RelayError, StorageError
 from airlox.protocol import limits, pack, wire
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.digest import hash_of
@@ -325,9 +325,12 @@ class Link:
         )
 
     def with_current_key(self, writer: LiveWriter) -> LiveWriter:
-        """The same standing; what is written next is sealed in the epoch that there is now."""
-        epoch, session_key = self.membership.keys.current()
-        return msgspec.structs.replace(writer, session_key=session_key, epoch=epoch)
+        """The same standing; what is written next is sealed in the epoch that there is now. A
+        runner that was cut off has no key of it, and nobody takes what it writes."""
+        with suppress(DecryptError):
+            epoch, session_key = self.membership.keys.current()
+            return msgspec.structs.replace(writer, session_key=session_key, epoch=epoch)
+        return writer
 
     def post_output(self, job: ItemId, frame: bytes) -> None:
         self.api.within(Deadline.after(SEGMENT_TIMEOUT_S)).post_output(job, frame)
