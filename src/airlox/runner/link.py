@@ -24,7 +24,14 @@ from airlox.client.outbox import Outbox
 from airlox.client.relay_api import RelayApi, WarningSink
 from airlox.client.stream import Feed
 from airlox.client.timeline import Timeline
-from airlox.errors import DecryptError, JobRefused, PolicyError, ProtocolError, RelayError, StorageError
+from airlox.errors import (
+    DecryptError,
+    JobRefused,
+    PolicyError,
+    ProtocolError,
+    RelayError,
+    StorageError,
+)
 from airlox.protocol import limits, pack, wire
 from airlox.protocol.aead import NONCE_BYTES
 from airlox.protocol.digest import hash_of
