@@ -6,6 +6,7 @@ Its links are kept, readable by this user alone, below the cache. How one is add
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import suppress
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from airlox.cli.output import Voice
     from airlox.client.machines import Machine
 
+_LOOKS_AT_ONCE = 16
 _SOON_MS = 3 * 86_400_000
 """How long before its end a machine is said to end."""
 
@@ -84,7 +86,7 @@ def run(args: Namespace, voice: Voice) -> int:
 
 
 def _ls(args: Namespace, voice: Voice) -> int:
-    found = [_look(args, machine, voice) for machine in opening.machines(args).all()]
+    found = _look_at_all(args, opening.machines(args).all(), voice)
     if voice.json:
         voice.document({"machines": found})
         return 0
@@ -97,6 +99,29 @@ def _ls(args: Namespace, voice: Voice) -> int:
     for shape in found:
         _advise(shape, voice)
     return 0
+
+
+def _look_at_all(args: Namespace, machines: list[Machine], voice: Voice) -> list[dict[str, Any]]:
+    """All at once: one whose relay does not answer holds up no other, and nobody's Ctrl-C."""
+    found: dict[str, dict[str, Any]] = {}
+    failed: list[BaseException] = []
+    gate = threading.Semaphore(_LOOKS_AT_ONCE)
+
+    def look(machine: Machine) -> None:
+        try:
+            with gate:
+                found[machine.name] = _look(args, machine, voice)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=look, args=(each,), daemon=True) for each in machines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return [found[machine.name] for machine in machines]
 
 
 def _look(args: Namespace, machine: Machine, voice: Voice) -> dict[str, Any]:
