@@ -58,7 +58,8 @@ class TestAPerson:
         assert "order: 7 of 10 items" in proved
         assert claimed.startswith("CLAIMED by the relay alone\n")
         assert "when each line was written" in claimed
-        assert "the newest items of each author" in claimed
+        assert "the newest items of each author are here, and all revocations" in claimed
+        assert "that what those who were cut off posted came before that" in claimed
         assert "what signed decisions and cancels say: it is sealed (3)" in claimed
         assert "jobs it ended for a reason of its own (1)" in claimed
 

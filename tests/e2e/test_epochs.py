@@ -69,7 +69,8 @@ def test_a_runner_that_is_cut_off_ends(relay: str, tmp_path: Path, who: str) -> 
     words = ("runner", "join", "--json", "--name", "box", "--sandbox", "process")
     with people["runner"].started(*words, stderr=None) as runner:
         read_note(runner, "waiting")
-        people["owner"]("session", "revoke", who)
+        told = people["owner"]("session", "revoke", who).err
+        assert ("who goes on as runner: nobody" in told) == (who == "box")
         assert read_note(runner, "ended")["code"] == "cut_off"
         assert runner.wait(TIMEOUT_S) == 1
     again = people["runner"](*words, code=1).err

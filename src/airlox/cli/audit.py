@@ -213,7 +213,8 @@ def _order(report: AuditReport) -> Iterator[str]:
 def _claimed(report: AuditReport) -> Iterator[str]:
     yield "when each line was written; the dates in items are their authors' word"
     yield "in which order items came that do not name one another"
-    yield "that the newest items of each author are here"
+    yield "that the newest items of each author are here, and all revocations"
+    yield "that what those who were cut off posted came before that"
     if report.unchained:
         yield (
             "that no item of clients that do not chain is missing or moved "

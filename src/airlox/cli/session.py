@@ -430,6 +430,9 @@ def _revoke(args: Namespace, voice: Voice) -> None:
         voice.say(f"revoked {args.who}")
         for role in replaced:
             voice.note(f"the {role} link was replaced: airlox session invites prints the new one")
+            stay = [each for each in session.participants(sync=False) if each.role == role]
+            names = [f"{each.display_name} {each.fingerprint}" for each in stay if not each.left]
+            voice.note(f"who goes on as {role}: {', '.join(names) or 'nobody'}")
 
 
 def _keep_link(args: Namespace, session_id: str, link: str) -> None:

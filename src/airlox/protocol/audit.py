@@ -108,8 +108,9 @@ class Decision(msgspec.Struct, frozen=True):
 
 class AuditedEpoch(msgspec.Struct, frozen=True):
     """A revocation the owner signed: a role as a whole, or, where `cut_off` says so, one
-    participant of it. Nothing of those it cuts off comes after it, and every later item is sealed
-    under a key that they were not given."""
+    participant of it. Nothing of those it cuts off comes after it, and every later item says that
+    it is sealed under a key that they were not given. What stands before it may have been posted
+    later: its place is the relay's word."""
 
     line: int
     number: int
