@@ -32,6 +32,7 @@ def _programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("AIRLOX_RELAY", "http://other.example")
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "no codex"))
     (tmp_path / "repository" / ".git").mkdir(parents=True)
     (tmp_path / "repository" / "below").mkdir()
     monkeypatch.chdir(tmp_path / "repository" / "below")
@@ -92,6 +93,27 @@ def test_codex() -> None:
     assert server["enabled_tools"] == [*configs.READING, *configs.REPLYING]
     fresh = commands.codex_command(wake())(BATCH).argv
     assert "resume" not in fresh
+
+
+@pytest.mark.parametrize(
+    ("config", "excluded"),
+    [
+        ('[shell_environment_policy]\nexclude = ["AWS_*", "MY KEY"]\n', ["AWS_*", "MY KEY"]),
+        ('shell_environment_policy = "none"\n', []),
+        ("[shell_environment_policy]\nexclude = 7\n", []),
+        ("[broken", []),
+        ("\xff", []),
+        (None, []),
+    ],
+)
+def test_what_codex_kept_from_its_shell_stays_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, excluded: list[str]
+) -> None:
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path))
+    if config is not None:
+        (tmp_path / "config.toml").write_text(config, "latin-1")
+    settings = codex_settings([*commands.codex_command(wake())(BATCH).argv])
+    assert settings["shell_environment_policy"]["exclude"] == [*excluded, "AIRLOX_*"]
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -101,7 +101,11 @@ class StandIns:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"PATH": f"{self._bin}:{os.environ['PATH']}", RECORD: str(self._record)}
+        return {
+            "PATH": f"{self._bin}:{os.environ['PATH']}",
+            "CODEX_HOME": str(self._bin),
+            RECORD: str(self._record),
+        }
 
     @property
     def starts(self) -> list[dict[str, Any]]:

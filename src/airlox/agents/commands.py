@@ -16,18 +16,20 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from airlox import safefs
 from airlox.agents import configs
 from airlox.agents.configs import Server
 from airlox.agents.keeping import Command
 from airlox.agents.ledger import Batch
 from airlox.agents.prompts import woken_prompt
-from airlox.errors import AirloxError, UsageError
+from airlox.errors import AirloxError, StorageError, UsageError
 
 ITEMS: Final = "AIRLOX_ITEMS"
 BATCH: Final = "AIRLOX_BATCH"
@@ -36,6 +38,7 @@ SESSION: Final = "AIRLOX_SESSION"
 
 CommandFor = Callable[[Batch], Command]
 
+_CONFIG_BYTES: Final = 1024 * 1024
 _CONVERSATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -110,7 +113,8 @@ def codex_command(wake: Wake) -> CommandFor:
     resume, conversation = ([], []) if wake.resume is None else (["resume"], [wake.resume])
     table = configs.codex_server(wake.server, wake.tools) | {"required": "true"}
     values = {f"mcp_servers.{configs.SERVER_NAME}.{key}": value for key, value in table.items()}
-    values["shell_environment_policy.exclude"] = '["AIRLOX_*"]'
+    excluded = [*_own_excludes(), "AIRLOX_*"]
+    values["shell_environment_policy.exclude"] = configs.toml_list(excluded)
     options = [word for key, value in values.items() for word in ("-c", f"{key}={value}")]
 
     def command_for(batch: Batch) -> Command:
@@ -159,3 +163,16 @@ def _check_repository(folder: Path) -> None:
             code="no_repository",
             hint="start listen in a repository, or make one: git init",
         )
+
+
+def _own_excludes() -> list[str]:
+    """What the user's Codex keeps from its shell already: a list on the command line takes the
+    place of the one in the file, and must not let out what that holds back."""
+    home = os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
+    try:
+        data = safefs.read_bounded(os.path.join(home, "config.toml"), _CONFIG_BYTES)
+        policy = tomllib.loads(data.decode()).get("shell_environment_policy", {})
+        found = policy.get("exclude", []) if isinstance(policy, dict) else []
+    except (StorageError, ValueError):  # Codex says what is wrong with its file
+        return []
+    return [word for word in found if isinstance(word, str)] if isinstance(found, list) else []

@@ -171,9 +171,9 @@ def codex_server(server: Server, tools: Sequence[str]) -> dict[str, str]:
     command, *args = server.words
     return {
         "command": toml_text(command),
-        "args": _toml_list(args),
-        "env_vars": _toml_list(PASSED_ON),
-        "enabled_tools": _toml_list(tools),
+        "args": toml_list(args),
+        "env_vars": toml_list(PASSED_ON),
+        "enabled_tools": toml_list(tools),
         "default_tools_approval_mode": toml_text("approve"),
         "startup_timeout_sec": str(START_TIMEOUT_S),
         "tool_timeout_sec": str(TOOL_TIMEOUT_S),
@@ -185,7 +185,8 @@ def toml_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _toml_list(words: Sequence[str]) -> str:
+def toml_list(words: Sequence[str]) -> str:
+    """A list of TOML."""
     return "[" + ", ".join(toml_text(word) for word in words) + "]"
 
 
