@@ -83,19 +83,6 @@ def test_a_newcomer_with_any_link_that_holds_reads_all_there_is() -> None:
         keyring = Keyring(WORLD.manifest, link)
         keyring.learn_all(epochs.documents)
         assert keyring.newest_first() == epochs.owner.newest_first()
-        assert keyring.role_seed() == link.role_seed
-
-
-def test_who_was_renewed_signs_with_the_new_role_key() -> None:
-    epochs = Epochs(WORLD)
-    alice, bob, _ = PEOPLE[Role.SENDER]
-    epochs.begin(Role.SENDER, alice, bob)
-    new = epochs.owner.link("https://r", Role.SENDER).role_seed
-    assert epochs.keyring(Role.SENDER, bob).role_seed() == new
-    with pytest.raises(PolicyError) as caught:
-        epochs.keyring(Role.SENDER, alice).role_seed()
-    assert caught.value.code == "invite_replaced"
-    assert "new link" in (caught.value.hint or "")
 
 
 class TestLinks:

@@ -14,11 +14,11 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from airlox.errors import LimitError, PolicyError, SignatureError, ValidationError
+from airlox.errors import LimitError, SignatureError, ValidationError
 from airlox.protocol import canonical, limits
 from airlox.protocol.canonical import Signed, TimeMs, Wire
 from airlox.protocol.encoding import PublicKey, SessionId
-from airlox.protocol.epochs import EpochState
+from airlox.protocol.epochs import EpochState, link_replaced
 from airlox.protocol.keys import Role, SigningKey, parse_public_key
 from airlox.protocol.manifest import Manifest
 from airlox.protocol.names import check_display_text
@@ -177,11 +177,7 @@ def _check_not_replaced(signed: SignedCert, state: EpochState | None) -> None:
         if role is signed.cert.role:
             with suppress(SignatureError):
                 verify(role_key, Label.CERT, canonical.encode(signed.cert), signed.sig)
-                raise PolicyError(
-                    f"the {role} link was replaced when the owner cut somebody off",
-                    code="invite_replaced",
-                    hint="ask the owner for a new link: airlox session invites",
-                )
+                raise link_replaced(role)
 
 
 def sign_join(

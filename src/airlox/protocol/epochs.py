@@ -187,6 +187,15 @@ class EpochState(msgspec.Struct, frozen=True):
             )
 
 
+def link_replaced(role: Role) -> PolicyError:
+    """The refusal of a role's key that counts no more."""
+    return PolicyError(
+        f"this {role} link was replaced when the owner cut somebody off",
+        code="invite_replaced",
+        hint="ask the owner for a new link: airlox session invites",
+    )
+
+
 def fold_epochs(documents: Iterable[str], manifest: Manifest) -> EpochState:
     """What the epochs of a session say, from the first on. Raises as `parse_epoch`."""
     state = EpochState.begin(manifest)

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from airlox.errors import DecryptError, OrderError, PolicyError, ValidationError
+from airlox.errors import DecryptError, OrderError, ValidationError
 from airlox.protocol.epochs import (
     Epoch,
     EpochSecrets,
     EpochState,
+    link_replaced,
     open_earlier,
     open_role_seed,
     open_session_key,
@@ -93,18 +94,6 @@ class Keyring:
         """Every session key there is."""
         known = self._known
         return [known.keys[number] for number in sorted(known.keys, reverse=True)]
-
-    def role_seed(self) -> bytes:
-        """The seed of the own role's key as it is now. Raises PolicyError when it has none."""
-        known = self._known
-        seed = known.seeds[self._role][0]
-        if SigningKey.from_seed(seed).public != known.state.key_of(self._role):
-            raise PolicyError(
-                f"the key of the role {self._role} was replaced",
-                code="invite_replaced",
-                hint="ask the owner for a new link: airlox session invites",
-            )
-        return seed
 
     def link(self, base_url: str, role: Role) -> Invite:
         """The link of a role as it is now; of others' roles for the owner alone.
@@ -203,8 +192,4 @@ def check_link(
     check_invite(invite, manifest, public)
     if not has_joined:
         state.key_of(invite.role)
-        raise PolicyError(
-            f"this {invite.role} link was replaced when the owner cut somebody off",
-            code="invite_replaced",
-            hint="ask the owner for a new link: airlox session invites",
-        )
+        raise link_replaced(invite.role)
