@@ -178,6 +178,7 @@ class TestAnExchange:
         for _ in range(2):
             assert codes.ask("POST", wire.end_try(nameplate, number)).status == 204
             assert codes.ask("POST", wire.leave_try(nameplate, number)).status == 204
+        assert codes.own(wire.send_invite(sid, nameplate, number), b"sealed").status == 204
 
     def test_more_than_may_be_said(self, codes: Codes) -> None:
         nameplate, sid = codes.offer(), codes.crew.sid
