@@ -22,6 +22,7 @@ from airlox.protocol.keys import Role
 from airlox.protocol.payload import RunnerApprove
 from airlox.protocol.sse import SseEvent
 from airlox.protocol.view import Event
+from support.epochs import Epochs
 from support.world import NOW_MS, Person, Timeline, World
 
 
@@ -71,8 +72,8 @@ class Relay:
 class Scene:
     """A world, its relay, and the timeline of its owner."""
 
-    def __init__(self, folder: Path, *, full: bool = True) -> None:
-        self.world = World(full=full)
+    def __init__(self, folder: Path, *, full: bool = True, epochs: bool = False) -> None:
+        self.world = World(full=full, epochs=epochs)
         self.relay = Relay()
         self.line = Timeline()
         self.relay.events_ = self.line.events
@@ -232,6 +233,23 @@ def test_a_jump_of_the_numbering_is_dropped(scene: Scene) -> None:
     scene.post(scene.owner.say("fine"))
     scene.timeline.sync()
     assert scene.texts() == ["fine"]
+
+
+def test_a_revocation_that_is_known_and_not_shown(tmp_path: Path) -> None:
+    """P-EPO-7: also where no item tells of it, as after the loss of the cached events."""
+    scene = Scene(tmp_path, epochs=True)
+    epochs = Epochs(scene.world)
+    epoch = epochs.begin(Role.RUNNER)
+    scene.timeline.sync()
+    assert scene.warnings == []
+    scene.me.keys.learn_all(epochs.documents)
+    for _ in range(2):
+        scene.timeline.sync()
+        assert len(scene.warnings) == 1
+        assert "does not show epoch 1" in scene.warnings[0]
+    scene.line.add("epoch", document=epoch.document)
+    scene.reopen().sync()
+    assert len(scene.warnings) == 1
 
 
 def test_only_the_kinds_asked_for_are_downloaded(scene: Scene) -> None:

@@ -89,6 +89,7 @@ class Timeline:
         """Items looked for in the cache in vain; what is fetched later is opened at once."""
         self._ended: SessionClosed | None = None
         self._complaints = 0
+        self._epochs_told = False
         self._alarms_told: Counter[PublicKey] = Counter()
         self.blobs = Blobs(membership.cache)
 
@@ -145,6 +146,7 @@ class Timeline:
         Whoever knows nothing yet asks for the newest of the finished jobs alone.
         """
         changes: list[Change] = []
+        known = self._me.keys.number
         jobs = RECENT_JOBS if self.read(lambda view: view.last_seq) < 0 else None
         for _ in range(MAX_PAGES):
             last = self.read(lambda view: view.last_seq)
@@ -152,9 +154,23 @@ class Timeline:
             if jobs is not None and any(event.kind == EventKind.GAP for event in page.events):
                 self._me.cache.past_is_elsewhere()
             changes += self.take(page.events)
-            if not page.more or self.read(lambda view: view.last_seq) <= last:
+            if not page.more:
+                self._check_epochs(known)
+                break
+            if self.read(lambda view: view.last_seq) <= last:
                 break
         return changes
+
+    def _check_epochs(self, known: int) -> None:
+        """A relay that has shown all it has has shown the epochs that were known here before it was
+        asked: by the cache, or since it told them at the join."""
+        shown = self.read(lambda view: view.epochs.number)
+        if shown < known and not self._epochs_told:
+            self._epochs_told = True
+            self._on_warning(
+                f"the relay does not show epoch {shown + 1} of this session: what it shows may be "
+                "by somebody whom the owner cut off"
+            )
 
     def _ask(self, api: RelayApi, after: int | None, jobs: int | None = None) -> EventsPage:
         if self._me.manifest.has(Feature.HISTORY):
