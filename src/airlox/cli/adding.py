@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airlox.client.session import Session
     from airlox.client.shown import Runner
 
-FEATURES = ("history", "live", "pull", "queue", "trees")
+FEATURES = ("epochs", "history", "live", "pull", "queue", "trees")
 LIMITS: dict[str, Any] = {
     "kinds": ("python", "shell"),
     "runtime": options.DEFAULT_RUNTIME,
