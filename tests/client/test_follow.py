@@ -189,6 +189,15 @@ def test_a_runner_that_is_not_approved_is_not_heard(desk: Desk) -> None:
     assert "not approve" in desk.warnings[0]
 
 
+def test_a_runner_that_is_cut_off_meanwhile_is_heard_no_longer(desk: Desk) -> None:
+    """P-EPO-4: though its segments are chained to what was read before."""
+    first, second = segments(desk.writer(), 2)
+    assert desk.read(first)
+    desk.approved = False
+    assert desk.read(second) == []
+    assert "cut off" in desk.warnings[0]
+
+
 class TestTheResult:
     """[P-LIV-2] What the signed result names is compared with what came."""
 

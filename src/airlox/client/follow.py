@@ -249,6 +249,8 @@ class Follower:
     def _read(self, frame: bytes) -> list[Piece]:
         """The pieces of the next segment; after a gap reading starts anew. Raises ProtocolError."""
         reader = self._reader or self._new_reader()
+        if not self._may_take_jobs(reader.runner):
+            raise PolicyError("it is by a runner that was rejected or cut off meanwhile")
         try:
             pieces, self._reader = reader.read(frame)
         except OrderError:
@@ -280,11 +282,14 @@ class Follower:
         Raises ProtocolError for a runner the owner's signed events do not allow.
         """
         runner = parse_public_key(self._job.runner or "")
-        if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
+        if not self._may_take_jobs(runner):
             self._catch_up()
-            if not self._core.timeline.read(lambda view: view.may_take_jobs(runner)):
+            if not self._may_take_jobs(runner):
                 raise PolicyError("it is by a runner that the owner did not approve")
         return runner
+
+    def _may_take_jobs(self, runner: PublicKey) -> bool:
+        return self._core.timeline.read(lambda view: view.may_take_jobs(runner))
 
     def _compare(self) -> None:
         """Tell it when the live output is not all of what the signed result names.
