@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -63,14 +64,20 @@ def test_flags_that_go_with_http(flags: list[str], capsys: pytest.CaptureFixture
     assert "--http" in capsys.readouterr().err
 
 
-def test_without_the_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("airlox.mcp.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mcp.server.caching", None)
-    assert front.main(["mcp"]) == 1
-    assert "pip install 'airlox[mcp]'" in capsys.readouterr().err
+def test_standard_input_is_for_the_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["mcp", "--invite-file", "-"]) == 2
+    assert "AIRLOX_INVITE" in capsys.readouterr().err
+
+
+def test_without_the_extra() -> None:
+    program = "import sys; sys.modules['mcp'] = None\n"
+    program += "from airlox.cli.main import main; sys.exit(main(['mcp']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 1
+    assert "needs mcp, which is not installed" in done.stderr
+    assert "pip install 'airlox[mcp]'" in done.stderr
 
 
 class TestServer:

@@ -15,6 +15,16 @@ from support.mcp_raw import RawServer, raw_server
 
 PARTS = st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"x", b"\n")), max_size=8)
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=3,
+)
+MESSAGES = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0") | VALUES},
+    optional=dict.fromkeys(("id", "method", "params", "result", "error"), VALUES),
+).map(lambda message: json.dumps(message).encode())
+
 
 def lines_of(parts: list[bytes], most_bytes: int) -> list[bytes | TooLong]:
     lines = Lines(most_bytes)
@@ -63,6 +73,11 @@ class TestGate:
             (b'{"id":1,"method":"ping"}', 1, INVALID_REQUEST),
             (b'{"jsonrpc":"2.0","id":[1],"method":"ping"}', None, INVALID_REQUEST),
             (
+                b'{"jsonrpc":"2.0","method":"m","params":{"a":%s}}' % (b"9" * 9000),
+                None,
+                PARSE_ERROR,
+            ),
+            (
                 b'{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":"\\ud83d"}}',
                 2,
                 INVALID_REQUEST,
@@ -76,9 +91,11 @@ class TestGate:
         assert isinstance(refused, Refusal)
         assert (refused.error.id, refused.error.error.code) == (request_id, code)
 
-    @given(st.binary(max_size=200))
+    @given(st.binary(max_size=200) | MESSAGES)
     def test_any_line_is_a_message_or_refused(self, line: bytes) -> None:
-        Gate().read(line)
+        found = Gate().read(line)
+        if isinstance(found, Refusal):
+            found.error.model_dump_json()
 
     def test_an_id_is_one_request_until_it_is_answered_or_cancelled(self) -> None:
         gate = Gate()

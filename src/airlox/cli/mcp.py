@@ -76,6 +76,10 @@ def run(args: Namespace, voice: Voice) -> int:
         return {"config": _config, "prompt": _prompt}[args.action](args, voice)
     if not args.http and (args.port or args.no_token):
         raise options.CommandLineError("--port and --no-token go with --http")
+    if not args.http and args.invite_file == "-":
+        raise options.CommandLineError(
+            "standard input is for the protocol", hint=f"give a file, or set {options.INVITE}"
+        )
     _serve(args, voice)
     return 0
 
@@ -113,6 +117,8 @@ def _serve(args: Namespace, voice: Voice) -> None:
     gc.freeze()
     gc.enable()
     if not args.http:
+        if os.isatty(0):
+            voice.note("this is for agents to start; airlox mcp config CLIENT sets one up")
         serve_stdio(TOOLS, desk, _PARENT)
         return
     from airlox.mcp.http import serve_http
@@ -147,10 +153,11 @@ def _not_installed(missing: ModuleNotFoundError) -> Exception:
     """The error of an installation without the extra, or the bug that another name is."""
     from airlox.errors import AirloxError
 
-    if missing.name is None or missing.name.split(".")[0] in ("airlox", ""):
+    package = (missing.name or "").partition(".")[0]
+    if package in ("airlox", ""):
         return missing
     return AirloxError(
-        f"the MCP server needs {missing.name}, which is not installed",
+        f"the MCP server needs {package}, which is not installed",
         code="not_installed",
         hint="pip install 'airlox[mcp]'",
     )

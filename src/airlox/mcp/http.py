@@ -40,6 +40,7 @@ HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 TOKEN_BYTES: Final = 32
 MOST_SESSIONS: Final = 64
+MOST_CONNECTIONS: Final = 256
 IDLE_S: Final = 1800.0
 
 Scope = MutableMapping[str, Any]
@@ -100,6 +101,7 @@ async def serve_on(
         lifespan="off",
         ws="none",
         server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
     )
     ending = Ending(asyncio.get_running_loop())
     ending.on_signals()
@@ -107,7 +109,9 @@ async def serve_on(
     web = _Web(config)
     async with manager.run():
         serving = asyncio.create_task(web.serve([listener]))
-        await ending.wait()
+        over = asyncio.create_task(ending.wait())
+        await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
         web.should_exit = True
         await asyncio.wait({serving}, timeout=WIND_UP_S)
         web.force_exit = True

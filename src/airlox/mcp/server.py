@@ -160,6 +160,7 @@ class _Face:
         async with _telling(ctx, call):
             outcome = await call.wait(limit_s)
         if outcome is None:
+            call.watchers += 1  # it goes on, though nobody watches: a repeated call may join it
             outcome = _late(order.tool, limit_s)
         if isinstance(outcome, Question) and isinstance(order.asker, Answers):
             return InputRequiredResult(

@@ -128,7 +128,7 @@ class Gate:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             return _unreadable(line)
-        if isinstance(message, JSONRPCNotification) and "id" in json.loads(line):
+        if isinstance(message, JSONRPCNotification) and _names_an_id(line):
             what = "the id of a request is a text or a whole number"  # the SDK passes it over
             return _refuse(None, INVALID_REQUEST, what)
         return self._admit(message)
@@ -302,6 +302,14 @@ def _unreadable(line: bytes) -> Refusal:
         return _refuse(None, INVALID_REQUEST, "a message is a JSON object; there are no batches")
     what = "this is no JSON-RPC 2.0 message, or holds half a pair of Unicode"
     return _refuse(_as_id(value.get("id")), INVALID_REQUEST, what)
+
+
+def _names_an_id(line: bytes) -> bool:
+    """Whether a line that passed for a notification has an id after all, if none that counts."""
+    try:
+        return "id" in json.loads(line)
+    except (ValueError, RecursionError):  # numbers of thousands of digits
+        return True
 
 
 def _as_id(value: object) -> Id:
