@@ -13,6 +13,7 @@ import pytest
 from airlox import Session
 from airlox.client.machines import Machine, Machines
 from airlox.errors import AirloxError, JobRefused, TreeError, UsageError
+from airlox.mcp.use import HIDDEN
 from support.machines import RelayProgram, RunnerProgram
 from support.tools import Bench, RecordingCaller, Shape
 from support.trees import git
@@ -84,6 +85,17 @@ def test_what_it_prints_is_told_while_it_runs(place: Place, tmp_path: Path) -> N
     ended = place.run(script, caller)
     assert caller.told == ["90%", "end"]
     assert ended["stdout"] == "90%\nend\n"
+
+
+def test_an_owners_key_is_hidden_in_what_is_told(place: Place, tmp_path: Path) -> None:
+    owner = place.owner.invites["owner"]
+    with Bench(tmp_path) as bench:
+        bench.call("join_session", invite=owner)
+        caller = RecordingCaller()
+        answer = bench.call("run", caller, command=["echo", owner], wait_s=WAIT_S)
+    assert HIDDEN in answer["stdout"]
+    assert [HIDDEN in text for text in caller.told] == [True]
+    assert not [said for said in (*bench.said, *caller.told) if owner[-40:] in said]
 
 
 def test_cancelling_the_call_stops_the_job(place: Place) -> None:

@@ -102,6 +102,21 @@ def test_without_a_relay_none_is_created(tmp_path: Path) -> None:
     assert "--relay" in str(refusal.value.hint)
 
 
+def test_a_session_that_others_ended_is_no_default_beside_one_that_goes_on(
+    relay: RelayThread, bench: Bench, tmp_path: Path
+) -> None:
+    with Session.create(relay.url, cache_dir=tmp_path / "owner") as owner:
+        over = bench.call("join_session", invite=owner.invites["sender"])["session"]
+        owner.close()
+    assert bench.call("session_info")["closed"]
+    with pytest.raises(AirloxError) as refusal:
+        bench.call("send_text", text="anybody?")
+    assert "join_session" in str(refusal.value.hint)
+    goes_on = bench.call("create_session")["session"]
+    assert bench.call("session_info")["session"] == goes_on
+    assert bench.call("session_info", session=over)["closed"]
+
+
 # -- terms and names --------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airlox.errors import AirloxError, UsageError
-from airlox.mcp.tail import Tail
+from airlox.mcp.tail import Tail, Tell
 
 if TYPE_CHECKING:
     from airlox.client.answers import JobStatus
@@ -156,9 +156,9 @@ def wait_sent(watch: Watch, seconds: float, caller: Caller) -> Sent | None:
     return _wait(watch.sent, seconds, caller)
 
 
-def wait_ended(watch: Watch, seconds: float, caller: Caller) -> Result | None:
+def wait_ended(watch: Watch, seconds: float, caller: Caller, tell: Tell) -> Result | None:
     """How the job ended, or None after `seconds`; what it prints is told meanwhile."""
-    with watch.tail.told(caller.progress):
+    with watch.tail.told(tell):
         return _wait(watch.ended, seconds, caller)
 
 

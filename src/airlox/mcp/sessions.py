@@ -1,9 +1,9 @@
 """The sessions a server has open, each under a handle that calls name it by.
 
 A handle is the session's id; of a session that is open in two roles the second has the role
-behind it. Left out, it means the one session that is open; with none or several open the answer
-says which calls to make. Sessions of machines have handles too, but are nobody's default: they
-are named by their machine.
+behind it. Left out, it means the one session that is open and goes on; with none or several of
+them the answer says which calls to make. Sessions of machines have handles too, but are nobody's
+default: they are named by their machine.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ class Sessions:
             self._open(self._invite, client_name, None)
             self._invite = None
         places = [place for place in self.all() if place.machine is None]
+        places = [place for place in places if place.session.closed is None] or places
         if len(places) != 1:
             what = "no session is open" if not places else f"{len(places)} sessions are open"
             raise UsageError(f"{what}: say which", code="which_session", hint=self._hint())
@@ -196,6 +197,9 @@ class Sessions:
         return place
 
     def _check_room(self) -> None:
+        for place in self.all() if len(self.all()) >= MOST else ():
+            if place.session.closed is not None:
+                self.drop(place)
         if len(self.all()) >= MOST:
             raise UsageError(
                 f"{MOST} sessions are open",

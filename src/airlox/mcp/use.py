@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class Use:
-    """See the module's text. Belongs to one thread."""
+    """See the module's text. Belongs to one thread, but for `tell`."""
 
     def __init__(self, desk: Desk, arguments: dict[str, Any], caller: Caller) -> None:
         self.desk = desk
@@ -113,6 +113,10 @@ class Use:
                 code="declined",
                 hint="do not try again unless the user asks for it",
             )
+
+    def tell(self, text: str) -> None:
+        """Tell how far it is; from any thread."""
+        self.caller.progress(self._clean(text))
 
     # -- what leaves -------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ def _answer(use: Use, watch: Watch) -> Answer:
     if sent is None:
         return _not_sent(watch)
     place, job = sent
-    result = wait_ended(watch, use.left_s, use.caller)
+    result = wait_ended(watch, use.left_s, use.caller, use.tell)
     if result is None:
         return _unfinished(place, job, watch)
     if not result.signed:  # a signed one that came later wins
