@@ -65,6 +65,18 @@ class TestWhatIsTaken:
         assert told == [{"document": document}]
         assert desk.http.ask("GET", wire.session(desk.sid)).json["epochs"] == [document]
 
+    def test_many_are_told_in_pieces(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever asks for the terms needs no token, and they may have some megabytes."""
+        for role in (Role.OBSERVER, Role.RUNNER):
+            assert desk.begin(role).status == 200
+        whole = desk.http.ask("GET", wire.session(desk.sid))
+        monkeypatch.setattr("airlox.relay.routes.CHUNK_BYTES", 1)
+        told = desk.http.ask("GET", wire.session(desk.sid))
+        assert told.json == whole.json
+        assert told.json["epochs"] == desk.epochs.documents
+        lower = [{name.lower() for name in answer.headers} for answer in (whole, told)]
+        assert ["content-length" in names for names in lower] == [True, False]
+
     def test_by_the_owner_alone(self, desk: Desk) -> None:
         document = desk.epochs.make(Role.OBSERVER)
         assert desk.sender.post(wire.epochs(desk.sid), document).error == "403 forbidden"

@@ -64,11 +64,23 @@ async def create(relay: Relay, call: Call) -> None:
 
 
 async def manifest(relay: Relay, call: Call) -> None:
+    """The terms, for anybody; with many epochs sent in pieces, or whoever asks again and again
+    would have the relay hold as many whole answers."""
     session = relay.core.session(call.sid)
-    answer: dict[str, object] = {"signed_manifest": session.manifest.document}
-    if session.epoch_documents:
-        answer["epochs"] = session.epoch_documents
-    await call.answer_json(answer)
+    documents = tuple(session.epoch_documents)
+    parts = _terms_parts(session.manifest.document, documents)
+    await _answer_parts(relay, call, parts, sum(map(len, documents)))
+
+
+def _terms_parts(signed_manifest: str, documents: tuple[str, ...]) -> Iterator[bytes]:
+    part = bytearray(b'{"signed_manifest":' + msgspec.json.encode(signed_manifest))
+    for at, document in enumerate(documents):
+        part += b"," if at else b',"epochs":['
+        part += msgspec.json.encode(document)
+        if len(part) >= CHUNK_BYTES:
+            yield bytes(part)
+            part.clear()
+    yield bytes(part + (b"]}" if documents else b"}"))
 
 
 async def join(relay: Relay, call: Call) -> None:
@@ -144,12 +156,16 @@ async def events(relay: Relay, call: Call) -> None:
         page = events_page(session, at, limits.PAGE_EVENTS if limit is None else limit, aside)
         await call.answer(200, page, (JSON, NO_STORE))
         return
-    parts = _event_parts(session, at, end)
+    await _answer_parts(relay, call, _event_parts(session, at, end), session.events_bytes)
+
+
+async def _answer_parts(relay: Relay, call: Call, parts: Iterator[bytes], size: int) -> None:
+    """An answer of JSON; as a whole where it has but one part."""
     first, second = next(parts), next(parts, None)
     if second is None:
         await call.answer(200, first, (JSON, NO_STORE))
         return
-    async with _time_to_send(relay, session.events_bytes):
+    async with _time_to_send(relay, size):
         await call.begin(200, (JSON, NO_STORE))
         for part in itertools.chain((first, second), parts):
             await call.send_part(part)
