@@ -115,7 +115,7 @@ def form_cases(opened: Open, terms: dict[str, str]) -> list[Case]:
     return [*found, opened("event-to", Role.SENDER, Kind.EVENT, None, event, terms["floor"])]
 
 
-SETS = (
+SETS: tuple[tuple[str, list[str]], ...] = (
     ("one", [CODER]),
     ("sorted", ["role:sender", REVIEWER, "role:observer", CODER]),
     ("twice", [CODER, "role:runner", CODER, "role:runner"]),
