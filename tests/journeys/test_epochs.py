@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airlox import Session, SessionClosed, UsageError, verify_audit
-from airlox.errors import AirloxError, DecryptError, PolicyError, RecipientError
-from airlox.protocol.encoding import ItemId
+from airlox.errors import AirloxError, DecryptError, OrderError, PolicyError, RecipientError
+from airlox.protocol.encoding import ItemId, SessionId
 from airlox.protocol.item import parse_envelope
 from airlox.protocol.job import OutFile
 from airlox.protocol.pack import open_pack
@@ -201,6 +201,26 @@ class TestWhoStays:
             "alice": ["before"],
             "watcher": ["before"],
         }
+
+
+class TestARelayThatLostThem:
+    def test_nobody_joins_again_under_an_older_key(
+        self, people: People, relay: RelayThread, crew: tuple[Session, ...]
+    ) -> None:
+        """P-EPO-5: though the link is still good for that."""
+        owner, _, _, watcher = crew
+        owner.revoke("alice")
+        assert texts(watcher) == ["before"]
+        watcher.disconnect()
+        [identity] = people.cache("watcher").glob("*/identity-*.json")
+        identity.unlink()
+        documents = relay.relay.core.sessions[SessionId(owner.session_id)].epoch_documents
+        kept = documents.copy()
+        relay.call(documents.clear)
+        with pytest.raises(OrderError, match="does not show the epochs"):
+            people.join(owner.invites["observer"], "watcher")
+        relay.call(documents.extend, kept)
+        assert texts(people.join(owner.invites["observer"], "watcher")) == ["before"]
 
 
 class TestTheOwner:

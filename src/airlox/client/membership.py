@@ -25,7 +25,14 @@ import msgspec
 from airlox.client.answers import ManifestAnswer
 from airlox.client.cache import Identity, SessionCache, sweep
 from airlox.client.relay_api import RelayApi, WarningSink
-from airlox.errors import ConnectionLost, ProtocolError, RelayError, UsageError, ValidationError
+from airlox.errors import (
+    ConnectionLost,
+    OrderError,
+    ProtocolError,
+    RelayError,
+    UsageError,
+    ValidationError,
+)
 from airlox.protocol.cert import Cert, ClientKind, RunnerInfo, issue_cert, parse_join, sign_join
 from airlox.protocol.encoding import KEY_BYTES, b64u_encode
 from airlox.protocol.epochs import EpochState, fold_epochs
@@ -242,6 +249,7 @@ def _join(
     cache: SessionCache,
 ) -> Membership:
     """Join with a fresh key and keep the identity. `cache.joining` is held."""
+    _check_shown(epochs, manifest, cache)
     for tries in range(JOIN_TRIES):
         key = SigningKey.from_seed(os.urandom(KEY_BYTES))
         keys = Keyring(manifest, invite, key)
@@ -260,6 +268,24 @@ def _join(
     if epochs:
         cache.save_epochs(epochs)
     return Membership(invite, manifest, key, keys, api, cache)
+
+
+def _check_shown(epochs: Sequence[str], manifest: Manifest, cache: SessionCache) -> None:
+    """Whoever joins again does not go back to a key that somebody who was cut off has.
+
+    Raises OrderError for a relay that does not show the epochs that were known here before.
+    """
+    known = cache.load_epochs()
+    try:
+        fold_epochs(known, manifest)
+    except ProtocolError:
+        return  # a damaged file says nothing
+    if list(epochs[: len(known)]) != known:
+        raise OrderError(
+            "the relay does not show the epochs of this session that were known here before: it "
+            "has lost them, or keeps revocations back",
+            hint="ask the owner; a new session leaves the relay's loss behind",
+        )
 
 
 def _sign(
