@@ -334,6 +334,16 @@ class TestParked:
         with pytest.raises(ProtocolError):
             self.open(document)
 
+    def test_the_owners_link_is_never_handed_over(self) -> None:
+        """P-TRF-7"""
+        owner = PARKED.replace(b'"runner"', b'"owner"')
+        with pytest.raises(ValidationError):
+            transfer.parse_parked(owner)
+        share = transfer.make_share(Side.SENDER, WORDS_2, random("x"))
+        answer = transfer.encode_answer(share, Offered(LINK.session_id, Role.OWNER, 417))
+        with pytest.raises(ValidationError):
+            transfer.parse_answer(answer, 417)
+
     def test_other_words_do_not_open_it(self) -> None:
         """P-TRF-8"""
         parked = transfer.parse_parked(PARKED)

@@ -189,9 +189,9 @@ class TestAnExchange:
         answer = wire.answer_try(sid, nameplate, number)
         assert [codes.own(answer, text).status for text in (b"1", b"2")] == [204, 204]
         assert codes.own(answer, b"3").error == "400 bad_request"
-        assert codes.own(answer, bytes(1025)).error == "413 too_large"
-        assert codes.ask("POST", path, bytes(1025)).error == "413 too_large"
-        assert codes.ask("POST", wire.tries(nameplate), bytes(1025)).error == "413 too_large"
+        assert codes.own(answer, bytes(513)).error == "413 too_large"
+        assert codes.ask("POST", path, bytes(513)).error == "413 too_large"
+        assert codes.ask("POST", wire.tries(nameplate), bytes(513)).error == "413 too_large"
         sealed = wire.send_invite(sid, nameplate, number)
         assert codes.own(sealed, bytes(513)).error == "413 too_large"
         assert codes.ask("POST", wire.end_try(nameplate, number)).error == "400 bad_request"
@@ -287,7 +287,10 @@ class TestEnds:
         states = {each["id"]: each["state"] for each in codes.look(nameplate)["tries"]}
         assert states == {silent: "left", confirmed: "open"}
         path = wire.one_try(nameplate, silent)
-        assert codes.ask("POST", path, b"x").error == "409 try_over"
+        assert codes.ask("POST", path, b"x").status == 204
+        assert codes.ask("GET", path).json["state"] == "left"
+        path = wire.answer_try(codes.crew.sid, nameplate, silent)
+        assert codes.own(path, b"x").error == "409 try_over"
 
     def test_open_exchanges_are_few(self, codes: Codes) -> None:
         nameplate = codes.offer()
@@ -348,7 +351,7 @@ class TestParked:
         document = codes.parked()
         for body in (b"{}", document[:-1], other.parked(), document.replace(b"runner", b"owner")):
             assert codes.own(path, body).error == "400 bad_request"
-        assert codes.own(path, bytes(2049)).error == "413 too_large"
+        assert codes.own(path, bytes(1025)).error == "413 too_large"
 
     def test_the_two_kinds_are_told_apart(self, codes: Codes) -> None:
         parked, live = codes.offer(codes.parked()), codes.offer()

@@ -122,8 +122,8 @@ TRAIL_PROBLEMS: Final = 1000
 # transfer codes
 CODE_CHARS: Final = 200
 """Of a code as somebody typed it."""
-CODE_MESSAGE_BYTES: Final = 1 * KIB
-"""One message of the key exchange, or a sealed invite: the longest has some 300 bytes."""
+CODE_MESSAGE_BYTES: Final = 512
+"""One message of the key exchange: the longest has some 150 bytes."""
 SEALED_INVITE_BYTES: Final = 512
-PARKED_BYTES: Final = 2 * KIB
+PARKED_BYTES: Final = 1 * KIB
 """The document a relay keeps of a parked code."""

@@ -380,6 +380,7 @@ def parse_answer(message: bytes, nameplate: int) -> tuple[bytes, Offered]:
     """The sender's point, and what it says it offers: true once it has confirmed. Raises
     EncodingError."""
     answer = canonical.decode(message, _Answer, "answer of a transfer")
+    _check_role(answer.role)
     offered = Offered(parse_session_id(answer.session_id), answer.role, nameplate)
     return _point(answer.share), offered
 
@@ -437,6 +438,11 @@ def _invite(base_url: str, tail: bytes, offered: Offered) -> Invite:
     return msgspec.structs.replace(invite, base_url=base_url)
 
 
+def _check_role(role: Role) -> None:
+    if role is Role.OWNER:
+        raise EncodingError("the owner's link is not handed over by a code")
+
+
 def _check_offered(invite: Invite, offered: Offered) -> None:
     if (invite.session_id, invite.role) != (offered.session_id, offered.role):
         raise ValidationError("the sealed invite is not the one that was offered")
@@ -475,6 +481,7 @@ class Parked(canonical.Wire, frozen=True, kw_only=True):
         b64u_decode(self.access_sha256, KEY_BYTES)
         b64u_decode(self.salt, SALT_BYTES)
         parse_session_id(self.session_id)
+        _check_role(self.role)
         _check_size(b64u_decode(self.sealed))
 
 

@@ -26,7 +26,6 @@ from airlox.errors import ProtocolError
 from airlox.protocol import canonical
 from airlox.protocol.digest import sha256
 from airlox.protocol.encoding import KEY_BYTES, b64u_decode, b64u_encode
-from airlox.protocol.keys import Role
 from airlox.protocol.transfer import GUESSES, Parked, parse_parked
 from airlox.protocol.wire import CodeState, TryState
 from airlox.relay.addresses import Origin
@@ -90,7 +89,7 @@ class Try:
     def __init__(self, opening: bytes, origin: Origin, now_ms: int) -> None:
         self.id = b64u_encode(secrets.token_bytes(ID_BYTES))
         self.origin = origin
-        self.state = TryState.OPEN
+        self.state: str = TryState.OPEN
         self.from_receiver = [opening]
         self.from_sender: list[bytes] = []
         self.invite_sha256 = b""
@@ -98,6 +97,13 @@ class Try:
         self.heard_ms = now_ms
         """When somebody said something last, in ticks."""
         self.bell = Bell()
+
+    def end(self, state: str) -> None:
+        """It is over: what was said is not needed any more."""
+        self.state = state
+        self.from_receiver.clear()
+        self.from_sender.clear()
+        self.bell.ring()
 
     @property
     def is_open(self) -> bool:
@@ -206,9 +212,8 @@ class Transfers:
         if one.state == TryState.WRONG:
             return
         self._check_goes_on(code, one)
-        one.state = TryState.WRONG
+        one.end(TryState.WRONG)
         self._count_wrong(code)
-        one.bell.ring()
 
     def send_invite(self, code: Code, one: Try, sealed: bytes) -> None:
         """The last message. From here on the code is used. Raises Refusal."""
@@ -266,8 +271,9 @@ class Transfers:
         }
 
     def confirm(self, code: Code, one: Try, message: bytes) -> None:
-        """The receiver's next message. Raises Refusal."""
-        if message in one.from_receiver:
+        """The receiver's next message; in a try that is over it means nothing any more. Raises
+        Refusal."""
+        if message in one.from_receiver or not one.is_open:
             return
         self._check_goes_on(code, one)
         if one.is_confirmed:
@@ -279,8 +285,7 @@ class Transfers:
     def done(self, code: Code, one: Try) -> None:
         """The receiver has its invite. Raises Refusal."""
         if one.state == TryState.SENT:
-            one.state = TryState.DONE
-            one.from_sender.clear()
+            one.end(TryState.DONE)
             code.bell.ring()
         elif one.state != TryState.DONE:
             raise Refusal("bad_request", "no invite has been sent in this try")
@@ -377,8 +382,7 @@ class Transfers:
         code.bell.ring()
 
     def _leave(self, code: Code, one: Try) -> None:
-        one.state = TryState.LEFT
-        one.bell.ring()
+        one.end(TryState.LEFT)
         code.bell.ring()
 
     def _count_wrong(self, code: Code) -> None:
@@ -461,8 +465,8 @@ def _parse_parked(document: bytes, session: Session) -> Parked:
         parked = parse_parked(document)
     except ProtocolError as error:
         raise Refusal("bad_request", error.message) from None
-    if parked.session_id != session.id or parked.role is Role.OWNER:
-        raise Refusal("bad_request", "a parked code is for a member of its session")
+    if parked.session_id != session.id:
+        raise Refusal("bad_request", "a parked code is for a member of its own session")
     return parked
 
 
