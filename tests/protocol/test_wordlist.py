@@ -36,20 +36,18 @@ SPELLINGS: Final = (
 )
 """How a word is said, roughly, after Philips's Metaphone; one sign stands for any vowel."""
 
-HURTFUL: Final = frozenset(
-    """
-    anal anus arse ass bastard bimbo bitch blood bomb bondage boob bosom breast bullet bum butt
-    cancer chink cock coffin coon corpse crap cripple crotch cum cunt damn dead death demon
-    devil dick die dildo dumb dwarf dyke erect fag fairy fart fat fatso fetus fuck gay genital
-    ghetto gook grave groin gun gypsy hell hoe homo hooker hump idiot illegal imbecile jerk jew
-    kike kill knife lame lesbian loser lust midget moron murder muslim naked native nazi negro
-    nipple noose nude orgasm orphan oriental panty paki pee penis pervert pimp piss poison poo
-    poop porn prick pussy queer rape rectal redskin retard rifle satan savage scrotum semen sex
-    shag shit skank slave slut snuff spastic sperm spic squaw stupid suck suicide terror
-    testicle thug tit tomb torture tramp trans turd ugly urine vagina virgin vomit wank weed
-    wench wetback whip whore wop
-    """.split()
-)
+_HURTFUL: Final = """
+anal anus arse ass bastard bimbo bitch blood bomb bondage boob bosom breast bullet bum butt cancer
+chink cock coffin coon corpse crap cripple crotch cum cunt damn dead death demon devil dick die
+dildo dumb dwarf dyke erect fag fairy fart fat fatso fetus fuck gay genital ghetto gook grave
+groin gun gypsy hell hoe homo hooker hump idiot illegal imbecile jerk jew kike kill knife lame
+lesbian loser lust midget moron murder muslim naked native nazi negro nipple noose nude orgasm
+orphan oriental panty paki pee penis pervert pimp piss poison poo poop porn prick pussy queer rape
+rectal redskin retard rifle satan savage scrotum semen sex shag shit skank slave slut snuff
+spastic sperm spic squaw stupid suck suicide terror testicle thug tit tomb torture tramp trans
+turd ugly urine vagina virgin vomit wank weed wench wetback whip whore wop
+"""
+HURTFUL: Final = frozenset(_HURTFUL.split())
 
 
 def sound(word: str) -> str:
