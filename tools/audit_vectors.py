@@ -30,6 +30,7 @@ class Trail:
         self._tips: dict[str, chain.Link] = {}
         self._seq = 0
         self._posts = 0
+        self.epoch, self.session_key = 0, SESSION.session_key
 
     def add(self, event: str, *, is_event: bool = False, **fields: Any) -> None:
         """An entry. `is_event`: readers of the session were told of it, under the next number."""
@@ -39,10 +40,15 @@ class Trail:
     def create(self, document: str) -> None:
         self.add("created", signed_manifest=document)
 
-    def join(self, name: str, role: keys.Role) -> str:
+    @property
+    def people(self) -> dict[str, keys.SigningKey]:
+        """The keys of those who joined."""
+        return dict(self._people)
+
+    def join(self, name: str, role: keys.Role, role_seed: bytes | None = None) -> str:
         key = self._people[name] = keys.SigningKey.from_seed(bytes([40 + len(self._people)]) * 32)
         proof = cert.issue_cert(
-            SESSION.role_seed(role),
+            role_seed or SESSION.role_seed(role),
             session_id=SESSION.session_id,
             role=role,
             participant_pub=key.public,
@@ -85,7 +91,7 @@ class Trail:
         place = chain.find_place(key.public, refs, tips, knows=True, random=random)
         sealed = item.seal_item(
             key,
-            SESSION.session_key,
+            self.session_key,
             session_id=SESSION.session_id,
             item_id=place.item_id,
             kind=payload.kind_of(meta),
@@ -94,6 +100,7 @@ class Trail:
             payload=payload.encode_payload(meta, b""),
             nonce=bytes([self._posts]) * 12,
             refs=place.refs,
+            epoch=self.epoch,
         )
         stays = chain.stays(item.parse_envelope(sealed.envelope).header)
         self._tips[name] = chain.Link(sealed.ref, self._seq, stays)

@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from audit_vectors import Trail
+
 from airlox.protocol import canonical, encoding, invite, item, keys, live, manifest, payload
 from airlox.protocol.epochs import EpochState, Revocation, build_epoch, parse_epoch
 from airlox.protocol.keyring import Keyring
@@ -58,6 +60,7 @@ class Story:
     def __init__(self) -> None:
         self.documents: list[str] = []
         self.state = EpochState.begin(TERMS)
+        self.people = dict(PEOPLE)
         self.keyring = Keyring(TERMS, invite.owner_invite(BASE, OWNER_SEED))
 
     def revoke(self, role: keys.Role, cut_off: str | None = None, kept: str = "") -> Story:
@@ -68,8 +71,8 @@ class Story:
             self.state,
             Revocation(
                 role,
-                None if cut_off is None else PEOPLE[cut_off].public,
-                tuple(PEOPLE[name].public for name in kept),
+                None if cut_off is None else self.people[cut_off].public,
+                tuple(self.people[name].public for name in kept),
             ),
             earlier_key=self.keyring.current()[1],
             created_at_ms=inputs["created_at_ms"],
@@ -88,8 +91,8 @@ class Story:
             "epochs": list(self.documents),
             "owner_seed": OWNER_SEED.hex(),
             "role": role.value,
-            "cut_off": None if cut_off is None else PEOPLE[cut_off].public,
-            "kept": [PEOPLE[name].public for name in kept],
+            "cut_off": None if cut_off is None else self.people[cut_off].public,
+            "kept": [self.people[name].public for name in kept],
             "created_at_ms": T0 + number,
             "salt": (bytes([number]) * 16).hex(),
         }
@@ -103,6 +106,7 @@ def cases(verdict: Verdict) -> list[Case]:
         *_links(verdict),
         *_items(verdict),
         *_segments(verdict),
+        *_trails(verdict),
     ]
 
 
@@ -348,3 +352,58 @@ def _segments(verdict: Verdict) -> list[Case]:
         return verdict(f"live-{name}", "live_epochs", inputs)
 
     return [case("over-two-epochs", story.documents), case("without-the-second", [])]
+
+
+# ── trails ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _trails(verdict: Verdict) -> list[Case]:
+    """A trail with two revocations, and what becomes of it when one is moved or left out."""
+    trail, story = Trail(), Story()
+
+    def revoke(role: keys.Role, cut_off: str | None = None, *kept: str) -> None:
+        trail.add("epoch", signed_epoch=story.revoke(role, cut_off, *kept).documents[-1])
+        trail.epoch, trail.session_key = story.keyring.current()
+
+    def say(name: str, text: str) -> None:
+        trail.post(name, payload.Text(text=text))
+
+    trail.create(DOCUMENT)
+    for name, role in (("owner", keys.Role.OWNER), ("a", SENDER), ("b", SENDER), ("o", OBSERVER)):
+        trail.join(name, role)
+    story.people = trail.people
+    say("a", "before")
+    revoke(SENDER, "a", "b")
+    say("b", "once")
+    trail.join("c", SENDER, story.keyring.link(BASE, SENDER).role_seed)
+    story.people = trail.people
+    say("c", "here")
+    revoke(OBSERVER)
+    say("b", "twice")
+    rejection = payload.RunnerReject(participant_pub=trail.people["c"].public, reason=None)
+    trail.post("owner", rejection, with_blob=True)
+    lines = trail.entries
+    places = [at for at, entry in enumerate(lines) if entry["event"] == "epoch"]
+    owner = invite.owner_invite(BASE, OWNER_SEED).url()
+    first = invite.member_invite(BASE, OWNER_SEED, SENDER).url()
+
+    def case(name: str, entries: Sequence[dict[str, Any]], link: str | None = None) -> Case:
+        inputs: dict[str, Any] = {"lines": [json.dumps(entry) for entry in entries]}
+        if link is not None:
+            inputs["invite"] = link
+        return verdict(f"trail-{name}", "verify_epochs", inputs)
+
+    def without(at: int) -> list[dict[str, Any]]:
+        return lines[:at] + lines[at + 1 :]
+
+    late = [*without(places[0]), lines[places[0]]]
+    return [
+        case("holds", lines),
+        case("holds-for-the-owner", lines, owner),
+        case("with-a-replaced-link", lines, first),
+        case("first-left-out", without(places[0])),
+        case("second-left-out", without(places[1])),
+        case("first-at-the-end", late),
+        case("second-twice", [*lines, lines[places[1]]]),
+        case("by-who-was-cut-off", [*lines, lines[5]]),
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airlox.errors import DecryptError
-from airlox.protocol import epochs, invite, item, live, manifest
+from airlox.protocol import audit, epochs, invite, item, live, manifest
 from airlox.protocol.encoding import PublicKey
 from airlox.protocol.keyring import Keyring, check_link
 from airlox.protocol.keys import Role, SigningKey
@@ -95,6 +95,20 @@ def _live_epochs(i: dict[str, Any]) -> list[str]:
     return found
 
 
+def _verify_epochs(i: dict[str, Any]) -> dict[str, Any]:
+    report = audit.verify_audit(i["lines"], invite=i.get("invite"))
+    return {
+        "verified": report.verified,
+        "wrong": sorted({problem.line for problem in report.problems}),
+        "epochs": [
+            {"line": e.line, "number": e.number, "role": e.role.value, "cut_off": e.cut_off}
+            for e in report.epochs
+        ],
+        "cut_off": [person.cut_off for person in report.people],
+        "decisions": [decision.line for decision in report.decisions],
+    }
+
+
 EPOCHS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "begin_epoch": _begin,
     "parse_epochs": _parse,
@@ -102,4 +116,5 @@ EPOCHS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "check_link": _check_link,
     "check_epoch": _check_epoch,
     "live_epochs": _live_epochs,
+    "verify_epochs": _verify_epochs,
 }
