@@ -117,6 +117,29 @@ class TestWithTheHelpOfTheRelay:
             assert not accomplice.opens(*stored)
 
 
+def test_who_listens_is_told_and_the_others_hear_on(crew: tuple[Session, ...]) -> None:
+    owner, alice, bob, _ = crew
+    heard: dict[str, list[str | None]] = {"alice": [], "bob": []}
+    streams = {"alice": alice.stream(60), "bob": bob.stream(60)}
+
+    def listen(name: str) -> None:
+        for item in streams[name]:
+            heard[name].append(item.text)
+            if item.text == "after":
+                return
+
+    threads = [threading.Thread(target=listen, args=(name,)) for name in streams]
+    for thread in threads:
+        thread.start()
+    owner.revoke("alice")
+    owner.send_text("after")
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert heard == {"alice": ["before"], "bob": ["before", "after"]}
+    assert alice.closed is not None
+
+
 class TestWhoStays:
     def test_links_of_other_roles_and_newcomers(
         self, people: People, crew: tuple[Session, ...]
