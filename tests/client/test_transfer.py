@@ -586,6 +586,25 @@ class TestALineThatLoses:
         with Scripted(script) as server, pytest.raises(ProtocolError):
             redeem(server.base_url, "417-guitar-orbit", timeout=30)
 
+    @pytest.mark.parametrize(
+        "offered",
+        [
+            {"nameplate": 0, "expires_in_s": 60},
+            {"nameplate": 417, "expires_in_s": -1},
+            {"nameplate": 417, "expires_in_s": 10**400},
+        ],
+    )
+    def test_codes_that_no_relay_offers(self, offered: dict[str, int]) -> None:
+        def script(peer: Peer) -> None:
+            while peer.read() is not None:
+                peer.answer(201, offered)
+
+        with Scripted(script) as server:
+            api = RelayApi.connect(server.base_url, LINK.session_id, token="t")
+            with pytest.raises(ProtocolError):
+                client.offer(api, LINK, park=False, verify=None, on_guess=None)
+            api.close()
+
 
 class TestWhatTheRelayCanFind:
     def exchange(self, relay: RelayThread, tmp_path: Path) -> tuple[list[bytes], transfer.Code]:

@@ -353,7 +353,7 @@ def offer(
             api.fetch_manifest()  # raises SessionClosed unless it is the path that is unknown
             raise calls.no_codes(api) from error
         raise api.end_of_session(error) from error
-    expires = Deadline.after(max(0, found.expires_in_s))
+    expires = Deadline.after(found.expires_in_s)
     return TransferOffer(
         api, invite, transfer.Code(found.nameplate, words), expires, verify, on_guess
     )

@@ -20,6 +20,8 @@ from airlox.protocol.keys import Role
 TRIES_SHOWN: Final = 64
 """Most tries of a code that are looked at in one answer."""
 NAMEPLATE: Final = 10**12
+LIFETIME_S: Final = 7 * 86_400
+"""Longer than any relay lets a code stand."""
 ID_CHARS: Final = 64
 
 
@@ -73,7 +75,7 @@ def offer(api: RelayApi, parked: bytes) -> CodeOffered:
     """A new code; `parked` is the document kept with it, or empty."""
     answer = api.repeat("POST", wire.codes(api.session_id), parked)
     found = decode(answer, CodeOffered, "new code", api.relay)
-    if not 0 < found.nameplate < NAMEPLATE:
+    if not (0 < found.nameplate < NAMEPLATE and 0 <= found.expires_in_s <= LIFETIME_S):
         not_a_relay("new code", api.relay)
     return found
 
