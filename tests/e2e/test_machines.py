@@ -151,6 +151,8 @@ class TestEnd:
             refused = mine(*words, code=1).err
             assert "machine box takes no more jobs" in refused
             assert "airlox machine add box --renew" in refused
+        if how == "revoked":
+            assert "was revoked" in mine("machine", "invite", "box", "sender", code=1).err
         if how == "closed":
             assert only(mine)["ended"] is True
             assert "--renew" in mine("machine", "ls").err

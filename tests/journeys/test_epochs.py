@@ -203,6 +203,29 @@ class TestWhoStays:
         [item] = [item for item in owner.items() if item.kind == "file"]
         assert (item.ref, item.body) == (ref, b"1")
 
+    def test_posts_at_the_same_moment_are_all_there_once(self, crew: tuple[Session, ...]) -> None:
+        """P-EPO-5: each is before the epoch, or sealed anew after it."""
+        owner, _, bob, watcher = crew
+        said = [f"{at}" for at in range(60)]
+        at_once = threading.Barrier(4)
+
+        def post(part: list[str]) -> None:
+            at_once.wait()
+            for text in part:
+                bob.send_text(text)
+
+        threads = [threading.Thread(target=post, args=(said[at::3],)) for at in range(3)]
+        for thread in threads:
+            thread.start()
+        at_once.wait()
+        owner.revoke("observer")
+        owner.revoke("alice")
+        for thread in threads:
+            thread.join()
+        assert sorted(texts(owner)[1:], key=str) == sorted(said)
+        assert texts(owner) == texts(bob)
+        assert set(texts(watcher)) <= {"before", *said}
+
     def test_history_of_several_epochs_is_read_from_the_cache(
         self, people: People, crew: tuple[Session, ...]
     ) -> None:

@@ -180,7 +180,13 @@ def _invite(args: Namespace, voice: Voice) -> int:
         with suppress(ConnectionLost):  # a link can be told without the relay
             session.sync()
         opening.check_open(session)
-        link = session.invites[args.role]
+        link = session.invites.get(args.role)
+        if link is None:
+            raise AirloxError(
+                f"the role {args.role} was revoked in the session of machine {machine.name}",
+                code="revoked",
+                hint=f"airlox machine add {machine.name} --renew makes a new session for it",
+            )
     if voice.json:
         voice.document({"invite": link, "machine": machine.name, "role": args.role})
     else:
