@@ -113,16 +113,20 @@ class Running(NamedTuple):
     url: str
     token: str
 
-    def post(self, body: bytes, **headers: str) -> http.client.HTTPResponse:
-        host = self.url.split("/")[2]
-        connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
+    def begin(self, body: bytes, **headers: str) -> http.client.HTTPConnection:
+        """A request that is sent, with its answer still to come."""
+        connection = http.client.HTTPConnection(self.url.split("/")[2], timeout=TIMEOUT_S)
         given = {
             "authorization": f"Bearer {self.token}",
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
         }
+        connection.request("POST", PATH, body, given | headers)
+        return connection
+
+    def post(self, body: bytes, **headers: str) -> http.client.HTTPResponse:
+        connection = self.begin(body, **headers)
         try:
-            connection.request("POST", PATH, body, given | headers)
             answer = connection.getresponse()
             answer.read()
             return answer
@@ -174,17 +178,13 @@ class TestServer:
     def test_a_client_that_leaves_cancels_its_call(self, running: Running) -> None:
         document = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
         params = {"name": "work", "arguments": {}, "_meta": META}
-        host = running.url.split("/")[2]
-        connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
         headers = {
-            "authorization": f"Bearer {running.token}",
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
             "mcp-protocol-version": "2026-07-28",
             "mcp-method": "tools/call",
             "mcp-name": "work",
         }
-        connection.request("POST", PATH, json.dumps(document | {"params": params}), headers)
+        body = json.dumps(document | {"params": params}).encode()
+        connection = running.begin(body, **headers)
         running.server.said("work begun")
         connection.close()
         running.server.said("work stopped")

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import IO, Any
 
 from support.mcp_client import ROOT, TIMEOUT_S
@@ -70,15 +69,8 @@ class RawServer:
         """The fixture server."""
         return [sys.executable, "-m", "support.mcp_fixture"]
 
-    def __enter__(self) -> RawServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End it, if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(TIMEOUT_S)
@@ -125,5 +117,8 @@ class RawServer:
 
 @contextmanager
 def raw_server(argv: list[str] | None = None, **options: Any) -> Iterator[RawServer]:
-    with RawServer(argv, **options) as server:
+    server = RawServer(argv, **options)
+    try:
         yield server
+    finally:
+        server.close()
