@@ -36,7 +36,7 @@ LOOK = "cat a.txt; sub/run; ls -A ~ | grep -v airlox-script"
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("session")
-    limits = {"kinds": ["shell"], "approve_runners": False}
+    limits = {"kinds": ["shell"], "approve_runners": False, "timeout_s": 300}
     with (
         RelayProgram(folder / "relay") as relay,
         Session.create(
@@ -180,7 +180,7 @@ def test_a_storm_of_out_files_is_bounded(session: Session, runner: RunnerProgram
         "cd $AIRLOX_OUT; i=0; while [ $i -lt 100 ]; do mkdir $i; (cd $i; seq 1000 | xargs touch); "
         "i=$((i+1)); done"
     )
-    result = session.run_shell(script, runner="box").wait(WAIT_S)
+    result = session.run_shell(script, runner="box", timeout=240).wait(240)  # a hundred thousand
     assert result.status == "completed", result
     assert len(result.paths()) <= 10_000
     assert len(result.left_out) <= 100
