@@ -78,7 +78,7 @@ def test_an_answer_without_end(joined: Scene, flood: lying.Lie) -> None:
     joined.liar.lies[EVENTS] = flood
     told = joined.victim("stream", 1.0)
     assert told.peak_mb < PEAK_MB
-    assert told.took_s < 30
+    assert told.took_s < 60
 
 
 QUICK = {"a negative chunk", "not json", "empty", "a redirect", "an error that is none", "gzip"}
@@ -114,7 +114,7 @@ def test_a_stream_without_end(joined: Scene, flood: lying.Lie) -> None:
     assert told.failed is None
     assert told.found == ["hello"]
     assert told.peak_mb < 150
-    assert told.took_s < 15
+    assert told.took_s < 60
 
 
 @pytest.mark.parametrize(

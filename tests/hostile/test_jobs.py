@@ -199,7 +199,7 @@ def test_a_relay_that_takes_its_time(desk: Desk, what: str, how: lying.Lie) -> N
     told = desk.scene.victim("wait", 2.0, role="sender")
     assert told.found is None
     assert str(told.failed).startswith("timeout:")
-    assert told.took_s < 10
+    assert told.took_s < 60
     assert told.peak_mb < 150
     desk.liar.honest()
     desk.go.set()
@@ -236,7 +236,7 @@ def test_a_job_s_stream_without_end(desk: Desk, flood: lying.Lie) -> None:
     desk.liar.lies[JOB_STREAM] = flood
     told = desk.scene.victim("wait", 2.0, role="sender")
     assert str(told.failed).startswith("timeout:")
-    assert told.took_s < 10
+    assert told.took_s < 60
     assert told.peak_mb < 150
     assert len(told.warnings) < 30
     desk.go.set()
