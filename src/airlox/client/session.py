@@ -36,7 +36,7 @@ from airlox.protocol.invite import parse_base_url, parse_invite
 from airlox.protocol.item import ItemRef, Kind
 from airlox.protocol.job import PythonJob, ShellJob
 from airlox.protocol.keys import MEMBER_ROLES, Role
-from airlox.protocol.manifest import ALL_TYPES, Manifest
+from airlox.protocol.manifest import ALL_TYPES, Feature, Manifest
 from airlox.protocol.payload import File, RunnerApprove, RunnerReject, Text
 from airlox.protocol.policy import check_may, check_role_may_post
 from airlox.protocol.view import Item, Record
@@ -287,6 +287,8 @@ class Session:
         """
         from airlox.client.transfer import offer  # only who hands over invites pays for it
 
+        if self.manifest.has(Feature.EPOCHS):
+            self._core.timeline.sync(())  # another device of the owner may have replaced a link
         link = self.invites.get(role)
         if link is None:
             known = ", ".join(name for name in self.invites if name != Role.OWNER)
