@@ -35,6 +35,7 @@ ENDPOINTS = [
     Asked("GET", lambda sid, _: wire.events(sid), ALL),
     Asked("GET", lambda sid, _: wire.stream(sid), ALL),
     Asked("GET", lambda sid, _: wire.runners(sid), ALL),
+    Asked("GET", lambda sid, _: wire.delivery(sid, 1).partition("?")[0], ALL),
     Asked("GET", wire.blob, ALL),
     Asked("PUT", wire.blob, ALL),
     Asked("POST", wire.ack, ALL),
