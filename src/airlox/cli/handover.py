@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from airlox.cli import options
 from airlox.cli.output import span_text
-from airlox.errors import AirloxError
+from airlox.errors import AirloxError, TransferError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ ROLES = ("sender", "observer", "runner")
 """Whose links are handed over by code; the owner's never is."""
 _ANEW = frozenset({"code_expired", "code_gone", "not_received"})
 """Ends of a code after which a machine that is waited for gets another one. Wrong guesses are none:
-each code would give three more."""
+each code would give three more. Those that were spent count on: the relay says that a code is gone,
+and could have each of many codes guessed at twice."""
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -155,6 +156,8 @@ class Handover:
         self._show = show
         self._voice = voice
         self._is_told = False
+        self._wrong = 0
+        """Wrong guesses at the codes before this one."""
         self._begin()
 
     def _begin(self) -> None:
@@ -185,10 +188,23 @@ class Handover:
                 event="received",
             )
         elif error.code in _ANEW:
+            self._count_guesses()
             self._voice.warn(f"{error.message}; here is another one")
             self._begin()
         else:
             raise error
+
+    def _count_guesses(self) -> None:
+        """Raises TransferError after as many wrong guesses, at all codes, as end one of them."""
+        from airlox.protocol.transfer import GUESSES
+
+        self._wrong += GUESSES - self._offer.guesses_left
+        if self._wrong >= GUESSES:
+            raise TransferError(
+                f"no other code is made after {self._wrong} wrong guesses at these",
+                code="code_void",
+                hint="somebody may be guessing; hand the link over yourself: --link",
+            )
 
     def end(self) -> None:
         """Take the code back, if it was not used."""
