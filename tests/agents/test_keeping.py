@@ -110,7 +110,7 @@ def test_a_time_out_ends_all_of_it_also_what_fled(
     fled, deaf = tmp_path / "fled", tmp_path / "deaf"
     # a second session, and a parent that is gone: no member of the group, and not its child
     flight = f"(setsid sh -c 'echo $$ > {fled}; exec sleep 1000' &) &"
-    with prepare(places, f"{flight}\n{DEAF.format(pid=deaf)}", nowhere, timeout_s=2) as run:
+    with prepare(places, f"{flight}\n{DEAF.format(pid=deaf)}", nowhere, timeout_s=5) as run:
         run.go()
         pids = [pid_in(fled), pid_in(deaf)]
         ended = run.wait()
@@ -198,8 +198,8 @@ def test_who_is_interrupted_while_it_waits_ends_what_it_waits_for(
     assert found is not None
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             keeping.await_gone(places, found)
     finally:
         signal.signal(signal.SIGALRM, before)
