@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from airlox.client.aio import AsyncJob, AsyncSession, _Workers
+from airlox.client.aio import AsyncJob, AsyncSession, AsyncTransferOffer, _Workers
 from airlox.client.jobs import Job
 from airlox.client.session import Session
+from airlox.client.transfer import TransferOffer
 from airlox.errors import WaitTimeout
 
 INNER = {
@@ -47,6 +48,11 @@ def test_session(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(public(Job, INNER)))
 def test_job(name: str) -> None:
     same_shape(getattr(Job, name), getattr(AsyncJob, name))
+
+
+@pytest.mark.parametrize("name", sorted(public(TransferOffer, {"waiter", "wait_with"})))
+def test_transfer_offer(name: str) -> None:
+    same_shape(getattr(TransferOffer, name), getattr(AsyncTransferOffer, name))
 
 
 def test_nothing_more() -> None:

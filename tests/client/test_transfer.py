@@ -21,7 +21,14 @@ from airlox import AsyncSession, Session, TransferError, UsageError, WaitTimeout
 from airlox.client import transfer as client
 from airlox.client import transfer_api as calls
 from airlox.client.relay_api import RelayApi
-from airlox.errors import AirloxError, ProtocolError, SessionClosed, ValidationError
+from airlox.errors import (
+    AirloxError,
+    DecryptError,
+    ProtocolError,
+    SessionClosed,
+    SignatureError,
+    ValidationError,
+)
 from airlox.protocol import transfer
 from airlox.protocol.encoding import SessionId, b64u_decode, b64u_encode
 from airlox.protocol.invite import member_invite
@@ -510,6 +517,51 @@ class TestParked:
         with pytest.raises(AirloxError) as caught:
             calls.take_parked(api, code.nameplate, access, bytes([1] * 16))
         assert caught.value.code == "code_used"
+
+
+class TestASenderWithoutTheWords:
+    """Whoever plays the sender, such as a relay: the receiver's words are no more than guessed."""
+
+    def answering(self, owner: Session, words: tuple[str, str], sealed: bytes) -> threading.Thread:
+        """A thread that answers the only try of the owner's newest code by other words."""
+        api = owner._core.api
+        self.nameplate = calls.offer(api, b"").nameplate
+        offered = Offered(SessionId(owner.session_id), Role.RUNNER, self.nameplate)
+
+        def run() -> None:
+            shown = calls.look(api, self.nameplate, None)
+            while not shown.tries or len(shown.tries[0].said) < 1:
+                shown = calls.look(api, self.nameplate, shown.version)
+            number = shown.tries[0].id
+            share = transfer.make_share(Side.SENDER, words, os.urandom(64))
+            point = transfer.parse_opening(calls.message_of(shown.tries[0].said, 0, api))
+            agreed = transfer.agree(share, point, offered)
+            calls.answer(api, self.nameplate, number, transfer.encode_answer(share, offered))
+            calls.answer(api, self.nameplate, number, transfer.encode_confirmation(agreed))
+            calls.send_invite(api, self.nameplate, number, sealed)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def test_it_is_found_out_before_anything_is_opened(
+        self, owner: Session, relay: RelayThread
+    ) -> None:
+        """P-TRF-5"""
+        thread = self.answering(owner, ("camel", "lemon"), os.urandom(200))
+        with pytest.raises(SignatureError) as caught:
+            redeem(relay.url, f"{self.nameplate}-guitar-orbit")
+        assert caught.value.code == "code_wrong"
+        thread.join(60)
+
+    def test_one_that_has_them_and_seals_something_else(
+        self, owner: Session, relay: RelayThread
+    ) -> None:
+        """P-TRF-6"""
+        thread = self.answering(owner, ("guitar", "orbit"), os.urandom(200))
+        with pytest.raises(DecryptError):
+            redeem(relay.url, f"{self.nameplate}-guitar-orbit")
+        thread.join(60)
 
 
 class TestALineThatLoses:

@@ -23,6 +23,18 @@ def test_a_burst_and_then_the_pace() -> None:
     assert [rate.take("a") for _ in range(5)] == [True] * 4 + [False]
 
 
+def test_what_should_have_cost_nothing_is_given_back() -> None:
+    clock = Clock(0)
+    rate = Rate(clock, per_s=1, burst=2)
+    rate.give_back("a")
+    assert [rate.take("a") for _ in range(3)] == [True, True, False]
+    rate.give_back("a")
+    assert [rate.take("a") for _ in range(2)] == [True, False]
+    clock.turn(100)
+    rate.give_back("a")
+    assert [rate.take("a") for _ in range(3)] == [True, True, False]
+
+
 def test_zero_is_no_limit() -> None:
     rate = Rate(Clock(0), per_s=0, burst=0)
     assert all(rate.take("a") for _ in range(100))
