@@ -658,6 +658,49 @@ class TestALineThatLoses:
             api.close()
 
 
+class TestTriesThatARelayMakesUp:
+    def ended_by(self, shown: list[dict[str, Any]]) -> tuple[str, list[str]]:
+        """How the wait of a sender ends that is shown these states of its code, and the paths it
+        posted to."""
+        states, posted = iter(shown), list[str]()
+
+        def script(peer: Peer) -> None:
+            while (request := peer.read()) is not None:
+                if request.path.endswith("/codes"):
+                    peer.answer(201, {"nameplate": 417, "expires_in_s": 60})
+                elif request.method == "GET":
+                    peer.answer(200, {"version": 1, "guesses_left": 3} | next(states))
+                else:
+                    posted.append(request.path)
+                    peer.answer(204)
+
+        with Scripted(script) as server:
+            api = RelayApi.connect(server.base_url, LINK.session_id, token="t")
+            offer = client.offer(api, LINK, park=False, verify=None, on_guess=None)
+            with Waiting(offer) as sender:
+                ended = sender.result()
+            api.close()
+        return ended, posted
+
+    def tries(self, number: int, said: list[str]) -> dict[str, Any]:
+        one = {"id": b64u_encode(number.to_bytes(16, "big")), "state": "open", "said": said}
+        return {"state": "open", "tries": [one]}
+
+    def test_in_which_nothing_was_said(self) -> None:
+        ended, posted = self.ended_by([self.tries(number, []) for number in range(3)])
+        assert ended == "code_void"
+        assert [path.rpartition("/")[2] for path in posted] == ["wrong"] * 3
+
+    def test_without_end(self) -> None:
+        """Of those that the relay shows no more nothing is kept: they keep out nobody."""
+        share = transfer.make_share(Side.RECEIVER, ("camel", "lemon"), os.urandom(64))
+        said = [b64u_encode(transfer.encode_opening(share))]
+        many = [self.tries(number, said) for number in range(300)]
+        ended, posted = self.ended_by([*many, {"state": "cancelled", "tries": []}])
+        assert ended == "code_cancelled"
+        assert len(posted) == 300
+
+
 class TestWhatTheRelayCanFind:
     def exchange(self, relay: RelayThread, tmp_path: Path) -> tuple[list[bytes], transfer.Code]:
         """Everything that passes to and from the relay while a code is redeemed, and the code."""

@@ -48,8 +48,6 @@ RECEIPT_S: Final = 30.0
 RECONNECT_S: Final = 0.5
 LEAVE_S: Final = 3.0
 """For the last words of a receiver that gives up."""
-EXCHANGES: Final = 256
-"""Exchanges of one code that are answered. A relay shows fewer."""
 
 
 # ── the sender ───────────────────────────────────────────────────────────────────────────────
@@ -170,6 +168,7 @@ class TransferOffer:
         try:
             shown = calls.look(api.within(self._receipt), self._code.nameplate, self._version)
             self._version = shown.version
+            self._forget_others(shown)
             for each in shown.tries:
                 self._serve(api, each)
         except RelayError as error:
@@ -184,6 +183,13 @@ class TransferOffer:
             return False
         self._note_guesses(shown.guesses_left)
         return self._settle(shown)
+
+    def _forget_others(self, shown: calls.CodeShown) -> None:
+        """A relay keeps the newest tries alone: of those that it dropped nothing more comes."""
+        there = {each.id for each in shown.tries}
+        gone = [n for n, each in self._exchanges.items() if n not in there and not each.is_wrong]
+        for number in gone:
+            del self._exchanges[number]
 
     def _settle(self, shown: calls.CodeShown) -> bool:
         """Whether the invite has arrived. Raises what ended the code."""
@@ -233,8 +239,6 @@ class TransferOffer:
         that is a guess times N would tell by the refusal, which costs one guess, that it is right,
         and by the answer, which costs none, that it is wrong.
         """
-        if len(self._exchanges) >= EXCHANGES:
-            raise TransferError("the relay shows more tries than a relay takes", code="code_void")
         random = os.urandom(transfer.SCALAR_RANDOM_BYTES)
         share = transfer.make_share(Side.SENDER, self._code.words, random)
         exchange = _Exchange(share, transfer.encode_answer(share, self._offered))

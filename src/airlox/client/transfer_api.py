@@ -154,7 +154,7 @@ def take_parked(api: RelayApi, nameplate: int, access: bytes, claim: bytes) -> b
 
 def message_of(said: list[str], at: int, api: RelayApi) -> bytes:
     """A message that was passed on. Raises ProtocolError for what no relay passes on."""
-    if len(said[at]) > 2 * limits.CODE_MESSAGE_BYTES:
+    if len(said) <= at or len(said[at]) > 2 * limits.CODE_MESSAGE_BYTES:
         not_a_relay("message of a transfer", api.relay)
     try:
         return b64u_decode(said[at])
