@@ -305,6 +305,7 @@ class TestEpochs:
         desk.stored = sealed.envelope
         desk.me.keys.learn_all(epochs.documents)
         desk.outbox.post_frame(sealed.frame())
+        assert desk.outbox.post(sealed) == sealed.ref
         assert desk.relay.frames == []
         assert linked(desk.outbox.seal(Text(text="b")))[0] == sealed.ref
 

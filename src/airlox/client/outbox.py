@@ -207,6 +207,9 @@ class Outbox:
         while True:
             late = self._too_late(parse_envelope(sealed.envelope))
             if late is not None:
+                api = self._membership.api
+                if self._is_ours(sealed, api):  # posted before, and the answer was lost
+                    return sealed, stored(api)
                 sealed = self.renew(sealed, {}, late)
             self._membership.cache.save_blob(sealed.ref.id, sealed.blob)
             try:
