@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from airlox.errors import AirloxError, StorageError, TreeError
+from airlox.errors import AirloxError, StorageError, TreeError, UsageError
 
-from . import containers, documents, files, jobs, requests, streams, transfers
+from . import agents, containers, documents, files, jobs, requests, streams, transfers
 from .target import Target
 
 TARGETS: Final[Mapping[str, Target]] = {
@@ -35,6 +35,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "trail": Target(streams.read_trail, streams.trail_seeds),
     # what a relay is asked
     "request": Target(requests.read_request, requests.request_seeds),
+    # what an agent says
+    "arguments": Target(agents.read_arguments, agents.argument_seeds, UsageError),
+    "message": Target(agents.read_message, agents.message_seeds),
     # what a job says
     "output": Target(jobs.read_output, jobs.output_seeds),
     "tunnel": Target(jobs.read_tunnel, jobs.tunnel_seeds),
