@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
 from airlox.client.membership import Membership
-from airlox.errors import RelayError, StorageError
+from airlox.errors import StorageError
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.job import AnyRunner, ShellJob
 from airlox.protocol.keys import Role
 from airlox.runner.done import DoneJobs
 from airlox.runner.link import Link
-from support.world import Timeline, World
+from support.announcer import Announcer
+from support.world import World
 
 
 def jobs(path: Path, **settings: Any) -> DoneJobs:
@@ -91,33 +91,9 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert ItemId("a") not in known
 
 
-class LyingRelay:
-    """Says what it likes, and still has every blob."""
-
-    def __init__(self) -> None:
-        self.line = Timeline()
-        self.blobs: dict[str, bytes] = {}
-
-    def events_page(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
-        return EventsPage([e for e in self.line.events if after is None or e.seq > after], False)
-
-    def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
-        if item not in self.blobs:
-            raise RelayError(410, "evicted", "no longer here")
-        return self.blobs[item]
-
-    def ack(self, item: str) -> None:
-        """Heard."""
-
-    def pause(self, seconds: float) -> bool:
-        return False
-
-    over = False
-
-
 def test_a_relay_that_replays_an_old_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P-HIS-7: announced anew after it was forgotten, the job is recognised, or else too old."""
-    world, relay = World(full=True), LyingRelay()
+    world, relay = World(full=True), Announcer()
     sender, runner = world.person(Role.SENDER), world.person(Role.RUNNER)
     for person in (sender, runner):
         relay.line.join(person)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from airlox.client.answers import EventsPage
 from airlox.client.cache import SessionCache
 from airlox.client.membership import Membership
 from airlox.errors import JobRefused
@@ -18,39 +17,18 @@ from airlox.protocol.job import AnyRunner, ShellJob
 from airlox.protocol.keys import Role
 from airlox.protocol.payload import File
 from airlox.runner.link import Link, Order, Unverified
+from support.announcer import Announcer
 from support.epochs import Epochs
-from support.world import Person, Timeline, World
+from support.world import Person, World
 
 JOB = ShellJob(command=("true",), files=(), memory_mb=None, target=AnyRunner(), timeout_s=9)
-
-
-class Accomplice:
-    """A relay that announces whatever it is given, and has every blob."""
-
-    over = False
-
-    def __init__(self) -> None:
-        self.line = Timeline()
-        self.blobs: dict[str, bytes] = {}
-
-    def events_page(self, after: int | None = None, *, jobs: int | None = None) -> EventsPage:
-        return EventsPage([e for e in self.line.events if after is None or e.seq > after], False)
-
-    def fetch_blob(self, item: str, limit_bytes: int) -> bytes:
-        return self.blobs[item]
-
-    def ack(self, item: str) -> None:
-        """Heard."""
-
-    def pause(self, seconds: float) -> bool:
-        return False
 
 
 class Story:
     """Alice, who is cut off, Bob and a runner."""
 
     def __init__(self, folder: Path) -> None:
-        self.world, self.relay = World(epochs=True), Accomplice()
+        self.world, self.relay = World(epochs=True), Announcer()
         self.epochs = Epochs(self.world)
         self.alice, self.bob = (self.world.person(Role.SENDER, name) for name in ("alice", "bob"))
         runner = self.world.person(Role.RUNNER)
