@@ -6,6 +6,9 @@ import json
 from typing import Final
 
 from airlox.errors import UsageError
+from airlox.mcp.arguments import check
+from airlox.mcp.stdio import Gate, Lines, Refusal, TooLong
+from airlox.mcp.tools import TOOLS
 
 MOST_BYTES: Final = 2048
 
@@ -13,8 +16,6 @@ MOST_BYTES: Final = 2048
 def read_message(data: bytes) -> None:
     """However a client's lines are cut, they are the same; each is a message or has an answer, and
     the arguments of a call fit or are refused in words."""
-    from airlox.mcp.stdio import Gate, Refusal, TooLong
-
     whole, *others = (_lines(data, size) for size in (len(data) or 1, 1, 7))
     assert all(each == whole for each in others)
     gate = Gate()
@@ -28,8 +29,6 @@ def read_message(data: bytes) -> None:
 
 def _lines(data: bytes, size: int) -> list[bytes | None]:
     """Its lines, with None for those that are too long."""
-    from airlox.mcp.stdio import Lines
-
     lines = Lines(MOST_BYTES)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     found = [line for piece in pieces for line in lines.feed(piece)]
@@ -52,9 +51,6 @@ def message_seeds() -> list[bytes]:
 
 def read_arguments(data: bytes) -> None:
     """Arguments fit the largest of schemas or are refused in words, without their values."""
-    from airlox.mcp.arguments import check
-    from airlox.mcp.tools import TOOLS
-
     try:
         given = json.loads(data)
     except (ValueError, RecursionError):
