@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -100,11 +101,11 @@ class TestServer:
         run(test)
 
     def test_over_http_it_names_the_file_of_its_token(self, tmp_path: Path) -> None:
-        argv = [*MODULE, "--http", "--cache-dir", str(tmp_path / "cache")]
+        argv = [*MODULE, "--http", "--json", "--cache-dir", str(tmp_path / "cache")]
         with raw_server(argv, cwd=tmp_path) as server:
-            assert server.err is not None
-            line = server.err.until(lambda line: b"bearer token in" in line)
-            path = Path(line.decode().split()[-1])
+            told = server.answer()
+            assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/mcp", told["url"])
+            path = Path(told["token_file"])
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
             assert stat.S_IMODE(os.stat(path.parent).st_mode) == 0o700
             server.process.send_signal(signal.SIGINT)

@@ -63,8 +63,8 @@ def test_the_product_itself(revision: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "airlox.cli", "mcp", "--http", "--no-token"]
     argv += ["--cache-dir", str(tmp_path / "cache")]
     with raw_server(argv, cwd=tmp_path) as running:
-        assert running.err is not None
-        line = running.err.until(lambda line: b"serving on" in line)
+        assert running.out is not None
+        line = running.out.until(lambda line: line.startswith(b"serving on"))
         for scenario in OWN:
             flags = ("--scenario", scenario, "--spec-version", revision)
             words, failed = suite(line.split()[-1].decode(), tmp_path / scenario, *flags)

@@ -141,7 +141,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with raw_server(argv) as server:
         assert server.err is not None
         url = server.err.until(lambda line: line.startswith(b"serving on")).split()[-1].decode()
-        line = server.err.until(lambda line: b"bearer token in" in line)
+        line = server.err.until(lambda line: line.startswith(b"token in"))
         path = Path(line.decode().split()[-1])
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         token = path.read_text().strip()

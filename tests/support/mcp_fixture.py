@@ -136,6 +136,11 @@ TOOLS = (
 )
 
 
+def told(url: str, token_file: str | None) -> None:
+    note(f"serving on {url}")
+    note(f"token in {token_file}")
+
+
 def main() -> None:
     from airlox.mcp.life import serve_stdio
 
@@ -144,7 +149,7 @@ def main() -> None:
         from airlox.mcp.http import serve_http
 
         folder = sys.argv[2] if len(sys.argv) > 2 else None
-        serve_http(TOOLS, Desk(), port=0, token_dir=folder, say=note)  # type: ignore[arg-type]
+        serve_http(TOOLS, Desk(), port=0, token_dir=folder, on_ready=told)  # type: ignore[arg-type]
     else:
         serve_stdio(TOOLS, Desk(), parent)  # type: ignore[arg-type]
     os._exit(0)

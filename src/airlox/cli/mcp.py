@@ -123,8 +123,15 @@ def _serve(args: Namespace, voice: Voice) -> None:
         return
     from airlox.mcp.http import serve_http
 
+    def tell(url: str, token_file: str | None) -> None:
+        if voice.json:
+            voice.json_line({"url": url, "token_file": token_file})
+            return
+        voice.say(f"serving on {url}")
+        voice.say(f"token in {token_file}" if token_file else "no token is needed")
+
     token_dir = None if args.no_token else _token_dir(args)
-    serve_http(TOOLS, desk, port=args.port or 0, token_dir=token_dir, say=voice.note)
+    serve_http(TOOLS, desk, port=args.port or 0, token_dir=token_dir, on_ready=tell)
 
 
 def _desk(args: Namespace) -> Desk:

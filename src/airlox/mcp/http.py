@@ -55,21 +55,18 @@ def serve_http(
     *,
     port: int,
     token_dir: str | None,
-    say: Callable[[str], None],
+    on_ready: Callable[[str, str | None], None],
 ) -> None:
     """Serve until TERM or INT. Port 0 means any that is free. The token's file is made in
-    `token_dir`; with None there is no token. Raises AirloxError, StorageError."""
+    `token_dir`; with None there is no token. `on_ready` gets the address and that file's path.
+    Raises AirloxError, StorageError."""
     log_to_stderr()
     with listening(port) as listener, _token_file(token_dir) as (token, path):
 
-        def ready() -> None:
-            say(f"serving on {address(listener)}")
-            needed = "no token is needed" if path is None else "clients need the bearer token in "
-            say(needed + (path or ""))
-
         async def serve() -> None:
-            calls = Calls(desk)
-            await serve_on(listener, build(tools, calls), calls, token, ready)
+            calls, url = Calls(desk), address(listener)
+            server = build(tools, calls)
+            await serve_on(listener, server, calls, token, lambda: on_ready(url, path))
 
         asyncio.run(serve())
 
