@@ -253,7 +253,7 @@ class TestARelayThatLostThem:
     def test_nobody_joins_again_under_an_older_key(
         self, people: People, relay: RelayThread, crew: tuple[Session, ...]
     ) -> None:
-        """P-EPO-5: though the link is still good for that."""
+        """P-EPO-7: though the link is still good for that."""
         owner, _, _, watcher = crew
         owner.revoke("alice")
         assert texts(watcher) == ["before"]
