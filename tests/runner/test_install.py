@@ -70,6 +70,16 @@ def test_another_session_does_not_take_its_place(
     assert told(tmp_path) == before
 
 
+def test_a_service_that_is_there_is_seen_before_a_code_is_spent(
+    definition: Definition, link_path: Path
+) -> None:
+    install.check_absent(link_path)
+    install.install(definition, link_path, LINK)
+    with pytest.raises(UsageError) as refused:
+        install.check_absent(link_path)
+    assert refused.value.code == "service_exists"
+
+
 def test_a_system_that_cannot_be_told(definition: Definition, link_path: Path) -> None:
     failing = replace(definition, start=(("/bin/sh", "-c", "echo no bus >&2; exit 1"),))
     with pytest.raises(UsageError) as refused:

@@ -49,6 +49,8 @@ def run(args: Namespace, voice: Voice) -> int:
         found = install.uninstall(definition, link_path)
         _done("uninstalled" if found else "absent", definition, voice)
     else:
+        if args.code:
+            install.check_absent(link_path)  # before the code is spent
         install.install(definition, link_path, _link(args, voice))
         _done("installed", definition, voice)
         if definition.advice:

@@ -75,15 +75,11 @@ def link_file(config: Path, name: str) -> Path:
 def install(definition: Definition, link_path: Path, link: str) -> None:
     """Write both files and start the service; a changed one is started anew.
 
-    Raises UsageError when a service of this name is there for another session (code
+    Raises UsageError when a service of this name is there with another link (code
     `service_exists`) or the system cannot be told (`service_not_started`), and StorageError.
     """
     if link_path.exists() and safefs.read_bounded(link_path, _LINK_BYTES).strip() != link.encode():
-        raise UsageError(
-            f"there is a service with this name for another session ({link_path})",
-            code="service_exists",
-            hint="take it away with --uninstall, or give this runner another --name",
-        )
+        raise _exists(link_path)
     safefs.make_private_dir(link_path.parent)
     safefs.write_private(link_path, link.encode() + b"\n")
     try:
@@ -94,6 +90,12 @@ def install(definition: Definition, link_path: Path, link: str) -> None:
     for command in definition.forget:
         _told(command)
     _tell_all(definition.start)
+
+
+def check_absent(link_path: Path) -> None:
+    """That no service of this name is there. Raises UsageError (code `service_exists`)."""
+    if link_path.exists():
+        raise _exists(link_path)
 
 
 def uninstall(definition: Definition, link_path: Path) -> bool:
@@ -110,6 +112,14 @@ def uninstall(definition: Definition, link_path: Path) -> bool:
     for command in definition.removed if found else ():
         _told(command)
     return found
+
+
+def _exists(link_path: Path) -> UsageError:
+    return UsageError(
+        f"there is a service with this name already, with another link ({link_path})",
+        code="service_exists",
+        hint="take it away with --uninstall, or give this runner another --name",
+    )
 
 
 def _not_written(path: Path, error: OSError) -> StorageError:
