@@ -15,7 +15,8 @@ import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
-from airlox.mcp.http import PATH, guarded
+from airlox.errors import AirloxError
+from airlox.mcp.http import PATH, guarded, listening
 from airlox.mcp.stdio import MOST_LINE_BYTES
 from mcp import Client
 from support.mcp_client import LEGACY, MODERN, TIMEOUT_S, Heard, answering, run
@@ -106,6 +107,14 @@ class TestGuard:
 
     def test_there_is_one_path(self) -> None:
         assert ask(OWN, path="/").status == 404
+
+
+def test_a_port_that_is_taken() -> None:
+    with listening(0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(AirloxError, match=f"port {port}") as caught, listening(port):
+            pass
+    assert caught.value.code == "port"
 
 
 class Running(NamedTuple):
