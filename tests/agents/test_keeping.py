@@ -196,11 +196,15 @@ def test_who_is_interrupted_while_it_waits_ends_what_it_waits_for(
     pid = pid_in(begun)
     found = keeping.holder(places)
     assert found is not None
+
+    def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        keeping.await_gone(places, found)
+
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            keeping.await_gone(places, found)
+            wait()
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not is_alive(pid)
