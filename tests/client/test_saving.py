@@ -57,6 +57,22 @@ def test_no_repository_of_others_appears(folder: Path) -> None:
     assert saved[2:] == ["new/a/.gitignore", "new/b.git/x"]
 
 
+def test_no_repository_without_a_folder_for_git(folder: Path) -> None:
+    """A folder with HEAD, objects and refs is one, and its settings are heeded in it."""
+    names = ["r/HEAD", "r/config", "r/objects/x", "r/refs/x", "s/head/x", "head"]
+    saved = save(result(*(Member(name=name) for name in names)), folder)
+    assert saved[2:] == ["new/r/config", "new/r/objects/x", "new/r/refs/x", "new/s/head/x"]
+
+
+def test_a_runner_chooses_no_name_beside_ones_own_files(folder: Path) -> None:
+    """Our runners send images and one archive: other names are those a hostile one made up."""
+    names = ("Makefile", "conftest.py", "AGENTS.md", "out.ZIP", "HEAD", "b.JPG")
+    files = tuple(OutFile(name, 1, REF, lambda ref: b"x") for name in names)
+    came = Result(job="j", status="completed", exit_code=0, reason=None, out_files=files)
+    kept = ["new/Makefile", "new/conftest.py", "new/AGENTS.md", "new/out.ZIP"]
+    assert save(came, folder) == ["b.JPG", *kept]
+
+
 def test_nothing_is_written_over(folder: Path) -> None:
     (folder / "a.png").write_bytes(b"mine")
     (folder / "out.zip").symlink_to("/dev/null")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from airlox.protocol.job import (
     Peak,
 )
 from airlox.protocol.job import Result as ResultMeta
+from airlox.protocol.policy import MIME_OF
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,23 +155,29 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return saving.save_below(folder, self._contents())
 
     def save_at(self, folder_fd: int, unpacked: str) -> list[str]:
-        """Write the out files as they travelled into an open folder, and what their archive holds
-        into a new folder called `unpacked` beside it; their paths from the open folder.
+        """Write images and archives as they travelled into an open folder, and what `out.zip`
+        holds into a new folder called `unpacked` beside them; their paths from the open folder.
 
-        Nothing is overwritten, no link is followed. Files in a folder `.git` stay in the archive:
-        they name programs for git to run. Raises StorageError, and ValidationError for an archive
-        that is unsafe.
+        What else a runner sends, under a name of its choice that a tool may look for (`Makefile`),
+        goes into `unpacked` too. Nothing is overwritten, no link is followed. What would make a
+        folder a git repository, `.git` and files called `HEAD`, is left out: its settings name
+        programs for git to run. Raises StorageError, and ValidationError for an archive that is
+        unsafe.
         """
         from airlox.client import saving
 
-        travelled = [(file.name, lambda f=file: bytes_of(f)) for file in self.out_files]
+        alone: list[Content] = [(f.name, partial(bytes_of, f)) for f in self.out_files]
+        travelled = [content for content in alone if _is_plain(content[0])]
         # read whole first: an unsafe archive is refused before anything is there
-        inside = [
-            (f"{unpacked}/{entry.path}", load)
+        packed: list[Content] = [
+            (entry.path, load)
             for file in self.out_files
             if file.name == CONTAINER
             for entry, load in _packed(file)
-            if not _in_repository(entry.path)
+        ]
+        packed += [content for content in alone if not _is_plain(content[0])]
+        inside = [
+            (f"{unpacked}/{path}", load) for path, load in packed if not _makes_repository(path)
         ]
         saved = saving.save_in(folder_fd, travelled)
         if inside:
@@ -288,8 +296,17 @@ def _packed(file: OutFile) -> Iterator[tuple[ZipEntry, Callable[[], bytes]]]:
             yield entry, lambda e=entry: _unzip(archive, e)  # type: ignore[misc]
 
 
-def _in_repository(path: str) -> bool:
-    return any(part.lower() == ".git" for part in path.split("/"))
+def _is_plain(name: str) -> bool:
+    """Whether a runner that means well sends a file of this name as it is."""
+    return (
+        name in (CONTAINER, CHANGES_NAME) or os.path.splitext(name)[1].lower() in MIME_OF["image"]
+    )
+
+
+def _makes_repository(path: str) -> bool:
+    """Whether git may take the folder around this file for a repository: one needs no `.git`."""
+    parts = path.lower().split("/")
+    return ".git" in parts or parts[-1] == "head"
 
 
 def _unzip(archive: bytes, entry: ZipEntry) -> bytes:
