@@ -231,6 +231,22 @@ def test_an_owners_key_is_hidden_whoever_wrote_it(bench: Bench) -> None:
     assert not [said for said in bench.said if key in said]
 
 
+@pytest.mark.parametrize("cut_off", [1, 20])
+def test_what_a_cut_leaves_of_an_owners_key_is_hidden(bench: Bench, cut_off: int) -> None:
+    """Whoever asks chooses where a text is cut: all but a character is as good as the key."""
+    created = bench.call("create_session")
+    owner = bench.owner_link(created["session"])
+    key = owner.partition("ok=")[2]
+    with Session.join(created["invites"]["sender"], cache_dir=bench.work.parent / "peer") as peer:
+        peer.send_text(f"{key}, {owner}")
+        peer.send_text(f"{key[cut_off:]} and {key[:-cut_off]}!")
+    first, second = bench.call("list_items", max_chars=len(key) - cut_off)["items"]
+    assert first["text"] == HIDDEN
+    assert second["text"] == HIDDEN
+    pieces = {key[at : at + 15] for at in range(len(key) - 14)}
+    assert not [said for said in bench.said if any(piece in said for piece in pieces)]
+
+
 # -- what only the owner may, and only with the person ----------------------------------------
 
 
@@ -238,7 +254,7 @@ def test_an_owners_key_is_hidden_whoever_wrote_it(bench: Bench) -> None:
 def with_runner(bench: Bench, tmp_path: Path) -> Iterator[dict[str, Any]]:
     created = bench.call("create_session", execute=True, shell=True)
     runner = RunnerProgram(
-        created["invites"]["runner"], tmp_path / "box", description="I am the one you want"
+        created["invites"]["runner"], tmp_path / "box", description='I am "the one" you want'
     )
     with runner:
         runner.note("waiting")
@@ -255,7 +271,7 @@ def test_the_person_sees_the_key_and_the_claims_before_a_runner_is_approved(
     assert declined.value.code == "declined"
     (question,) = person.asked
     assert found["key"] in question
-    assert '"I am the one you want"' in question
+    assert '"I am \\"the one\\" you want"' in question
     assert not bench.call("list_runners")["runners"][0]["approved"]
     assert bench.call("approve_runner", RecordingCaller(YES), runner="box")["runner"]["approved"]
     with pytest.raises(UsageError):

@@ -132,6 +132,9 @@ def one(session: Session, item: Item, max_chars: int) -> Shape:
         if len(shape.get(name, "")) > max_chars:
             shape[name] = shape[name][:max_chars]
             shape["cut"] = True
+    if _words_length(shape) > max_chars:
+        shape["command"] = _first_words(shape["command"], max_chars)
+        shape["cut"] = True
     return shape
 
 
@@ -175,7 +178,22 @@ def _result(result: Result) -> Shape:
 
 
 def _length(shape: Shape) -> int:
-    return sum(len(shape.get(name, "")) for name in _TEXTS)
+    return sum(len(shape.get(name, "")) for name in _TEXTS) + _words_length(shape)
+
+
+def _words_length(shape: Shape) -> int:
+    return sum(len(word) + 1 for word in shape.get("command", ()))
+
+
+def _first_words(command: list[str], max_chars: int) -> list[str]:
+    """The words of a command that fit, the last of them as far as it does."""
+    kept, room = list[str](), max_chars
+    for word in command:
+        if room <= 0:
+            break
+        kept.append(word[:room])
+        room -= len(word) + 1
+    return kept
 
 
 def line(shape: Shape) -> str:

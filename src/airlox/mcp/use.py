@@ -6,6 +6,7 @@ which call to make next after an error, and keeping owners' links out of every a
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -42,8 +43,10 @@ NEXT: Final = {
     "no_machine": "ask the user for its name, or to run: airlox machine add NAME",
     "no_runner_available": "list_runners shows who is online, approved and free",
     "no_such_item": "list_items gives the ids",
+    "no_such_participant": "session_info shows who is here: name one by its key",
     "no_such_job": "run and run_python give the id; list_items lists jobs",
     "no_such_runner": "list_runners gives names and keys",
+    "participant_left": "session_info shows who is here",
     "runner_busy": "make the call again when a job has ended; list_runners shows who is free",
     "runner_not_approved": "ask the user whether to approve_runner it",
     "session_closed": "it is over: join_session or create_session another",
@@ -56,6 +59,8 @@ NEXT: Final = {
 GENERAL: Final = "mend the call and make it again; session_info shows what the session allows"
 """Where there is no other hint."""
 HIDDEN: Final = "[an owner's key]"
+_PIECE_CHARS: Final = 8
+"""A text that was cut may hold a part of a key: so many characters in a row give it away."""
 
 T = TypeVar("T")
 
@@ -107,7 +112,7 @@ class Use:
 
     def confirm(self, title: str, question: str) -> None:
         """Ask the person, where the client can. Raises UsageError when they say no."""
-        if self.caller.ask(question, title=title) is False:
+        if self.caller.ask(self._clean(question), title=title) is False:
             raise UsageError(
                 f"the user declined: {title}",
                 code="declined",
@@ -151,7 +156,7 @@ def _without(value: Any, secrets: list[str]) -> Any:
     match value:
         case str():
             for secret in secrets:
-                value = value.replace(secret, HIDDEN)
+                value = _hide(value, secret)
             return value
         case dict():
             return {_without(k, secrets): _without(v, secrets) for k, v in value.items()}
@@ -159,3 +164,26 @@ def _without(value: Any, secrets: list[str]) -> Any:
             return [_without(each, secrets) for each in value]
         case _:
             return value
+
+
+def _hide(text: str, secret: str) -> str:
+    """A text without a secret, and without what a cut left of it."""
+    starts = range(0, len(secret) - _PIECE_CHARS + 1, _PIECE_CHARS)
+    pieces = [secret[start : start + _PIECE_CHARS] for start in starts] or [secret]
+    told, done = [], 0
+    for found in re.finditer("|".join(map(re.escape, pieces)), text):
+        first, last = found.span()
+        if first < done:
+            continue
+        before, _, after = secret.partition(found[0])
+        reach = text[max(done, first - len(before)) : first]
+        first -= _alike(reach[::-1], before[::-1])
+        told += [text[done:first], HIDDEN]
+        done = last + _alike(text[last : last + len(after)], after)
+    return "".join((*told, text[done:]))
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -81,8 +81,8 @@ def _send(use: Use, place: Place, send: Callable[[], ItemRef]) -> Answer:
     said = f"sent as item {sent.id}"
     news = [warning for warning in list(place.session.warnings) if warning not in before]
     if news:
-        shape["warnings"] = news
-        said += "; but " + "; ".join(news)
+        shape |= {"warnings": news, **shapes.UNTRUSTED}
+        said += f"; but\n{shapes.quoted('; '.join(news), 'the session')}"
     return Answer(shape, said)
 
 
@@ -138,7 +138,8 @@ def get_item(use: Use) -> Answer:
     place = use.place()
     item = use.do("reading the item", lambda: find_item(place.session, use["item"]))
     shape = use.do("reading the item", lambda: listing.one(place.session, item, ITEM_CHARS))
-    said = shapes.quoted(listing.full_text(shape), f"{item.author_name} ({item.author_role})")
+    said = f"{item.author_name} ({item.author_role}):\n{listing.full_text(shape)}"
+    said = shapes.quoted(said, "a participant")
     return Answer({"session": place.handle, "item": shape, **shapes.UNTRUSTED}, said)
 
 
@@ -161,7 +162,8 @@ def save_file(use: Use) -> Answer:
         )
     with use.desk.files.folder(use["dir"], make=True) as folder:
         path = f"{folder.path}/{safefs.save_new_at(folder.fd, _new_name(item), item.body)}"
-    return Answer({"session": place.handle, "path": path, "size": len(item.body)}, f"saved {path}")
+    shape = {"session": place.handle, "path": path, "size": len(item.body), **shapes.UNTRUSTED}
+    return Answer(shape, f"saved as\n{shapes.quoted(path, 'whoever named the file')}")
 
 
 def _new_name(item: Item) -> str:

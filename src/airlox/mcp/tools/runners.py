@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from airlox.mcp import shapes
@@ -92,7 +93,9 @@ def _chosen(use: Use, what: str) -> tuple[Place, Runner]:
 
 
 def _who(runner: Runner) -> str:
-    """A runner for a person to judge: in the person's line, so its own words are quoted."""
+    """A runner for a person to judge: in the person's line, so its own words are quoted, and
+    cannot end the quotation."""
     labels = f", labels {', '.join(runner.labels)}" if runner.labels else ""
-    claim = f', which says of itself "{runner.description}"' if runner.description else ""
+    words = json.dumps(runner.description, ensure_ascii=False)
+    claim = f", which says of itself {words}" if runner.description else ""
     return f"runner {runner.name} (key {runner.fingerprint}{labels}){claim}"
