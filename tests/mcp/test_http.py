@@ -6,8 +6,10 @@ import http.client
 import json
 import re
 import signal
+import socket
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 
 from airlox.errors import AirloxError
-from airlox.mcp.http import PATH, guarded, listening
+from airlox.mcp.http import HOST, PATH, guarded, listening
 from airlox.mcp.stdio import MOST_LINE_BYTES
 from mcp import Client
 from support.mcp_client import LEGACY, MODERN, TIMEOUT_S, Heard, answering, run
@@ -200,6 +202,16 @@ class TestServer:
 
     def test_bodies_are_bounded(self, running: Running) -> None:
         assert running.post(b" " * (MOST_LINE_BYTES + 1)).status == 413
+
+    def test_the_head_of_a_strangers_request_is_bounded(self, running: Running) -> None:
+        port = int(running.url.split("/")[2].rpartition(":")[2])
+        with socket.create_connection((HOST, port), TIMEOUT_S) as stranger:
+            stranger.sendall(b"GET /mcp HTTP/1.1\r\n")
+            with suppress(ConnectionError):  # it may be closed before all of it went
+                for number in range(1024):
+                    stranger.sendall(b"x-%d: %b\r\n" % (number, b"x" * 1024))
+            with suppress(ConnectionError):
+                assert stranger.recv(64).startswith(b"HTTP/1.1 400 ")
 
     def test_a_stranger_is_refused(self, running: Running) -> None:
         assert running.post(b"{}", authorization="Bearer x").status == 401

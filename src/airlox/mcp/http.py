@@ -6,7 +6,7 @@ Rules
   refused before anything else: a web page can make a browser call us under a name it owns.
 - Every request shows the token, unless the person said that none is needed. It is drawn anew at
   each start and written to a file that this user alone can read; it never stands in a log.
-- Bodies, open sessions and the time an idle one lives are bounded.
+- Heads and bodies of requests, open sessions and the time an idle one lives are bounded.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ async def serve_on(
     app = guarded(manager.handle_request, listener.getsockname()[1], token)
     config = uvicorn.Config(
         app,
+        http="h11",  # it bounds the head of a request, which comes before any token is shown
         log_config=None,
         access_log=False,
         lifespan="off",
