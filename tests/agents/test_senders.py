@@ -6,7 +6,7 @@ import pytest
 
 from airlox.agents.senders import Senders, parse_senders
 from airlox.errors import UsageError
-from airlox.protocol.keys import Role
+from airlox.protocol.keys import Role, fingerprint
 from airlox.protocol.view import SessionView
 from support.world import Person, Timeline, World
 
@@ -50,6 +50,13 @@ def test_a_key_is_one_participant(people: dict[str, Person], world: World) -> No
     senders = parse_senders([str(people["sender"].public)])
     assert woken_by(senders, people, world) == {"sender"}
     assert senders.warnings == ()
+
+
+def test_a_fingerprint_is_refused_since_it_would_be_a_name(people: dict[str, Person]) -> None:
+    word = fingerprint(people["sender"].public)
+    with pytest.raises(UsageError) as refused:
+        parse_senders([word])
+    assert "whole key" in str(refused.value.hint)
 
 
 def test_names_and_roles_are_taken_with_a_warning(people: dict[str, Person], world: World) -> None:

@@ -2,7 +2,7 @@
 
 `owner` is the holder of the owner's link, a key is one participant: both are proven by signatures.
 A display name is chosen by whoever joins, and a role is shared by all who hold its link; both are
-taken, with a warning.
+taken, with a warning. A fingerprint is refused: anyone may call themselves by it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from airlox.errors import UsageError, ValidationError
 from airlox.protocol.addressing import ROLE_PREFIX
 from airlox.protocol.encoding import PublicKey
-from airlox.protocol.keys import Role, parse_public_key
+from airlox.protocol.keys import Role, is_fingerprint, parse_public_key
 from airlox.protocol.view import Participant
 
 OWNER: Final = "owner"
@@ -61,6 +61,11 @@ def parse_senders(words: Sequence[str]) -> Senders:
             roles.add(_role(word.removeprefix(ROLE_PREFIX)))
         elif (key := _key(word)) is not None:
             keys.add(key)
+        elif is_fingerprint(word.strip()):
+            raise UsageError(
+                f"--from {word}: this is the short form of a key",
+                hint="give the whole key; airlox session info --json shows it",
+            )
         elif word.strip():
             names.add(word.strip())
         else:

@@ -7,7 +7,6 @@ are those of verified joins; who has left is the relay's word.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
@@ -22,13 +21,12 @@ from airlox.protocol.addressing import ROLE_PREFIX, encode_recipients, parse_rec
 from airlox.protocol.chain import read_mark
 from airlox.protocol.encoding import ItemId
 from airlox.protocol.item import ItemRef
-from airlox.protocol.keys import Role
+from airlox.protocol.keys import Role, is_fingerprint
 from airlox.protocol.view import Item, ItemStatus, SessionView
 
 To = str | Iterable[str]
 ReplyTo = str | Item | ItemRef
 
-_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}\Z")
 _SHOWN: Final = 8
 _WORD_CHARS: Final = 64
 
@@ -81,7 +79,7 @@ def _resolve(people: Sequence[ParticipantInfo], word: str, me: str) -> str:
         return _role(word)
     if known_key(word) is not None:
         return _present(people, [p for p in people if p.participant_pub == word], word)
-    if _FINGERPRINT.match(word):
+    if is_fingerprint(word):
         return _present(people, [p for p in people if p.fingerprint == word], word)
     named = [p for p in people if p.display_name == word]
     others = [p for p in named if p.participant_pub != me]

@@ -15,7 +15,7 @@ from airlox.client.answers import DeliveryEntry, RunnerEntry
 from airlox.errors import UsageError
 from airlox.protocol.cert import Join
 from airlox.protocol.encoding import ItemId, PublicKey
-from airlox.protocol.keys import Role, fingerprint
+from airlox.protocol.keys import Role, fingerprint, is_fingerprint
 from airlox.protocol.payload import RunnerInfoNote
 from airlox.protocol.view import Participant, SessionView
 
@@ -158,13 +158,15 @@ def _runner(view: SessionView, participant: Participant, entry: RunnerEntry | No
 def choose_runner(runners: list[Runner], who: Runner | str) -> Runner:
     """The one runner that `who` means: a Runner, a key, a fingerprint or a name.
 
-    Among several of one name, those that left or were rejected do not count. Raises UsageError
-    when none or more than one is meant.
+    A word in the form of a fingerprint is never taken for a name: a runner may call itself by
+    another's, while that one is not here or a relay does not show it. Among several of one name,
+    those that left or were rejected do not count. Raises UsageError when none or more than one is
+    meant.
     """
     if isinstance(who, Runner):
         who = who.participant_pub
     exact = [r for r in runners if who in (r.participant_pub, r.fingerprint)]
-    named = [r for r in runners if r.name == who]
+    named = [] if is_fingerprint(who) else [r for r in runners if r.name == who]
     present = [r for r in named if not r.left and not r.rejected]
     found = exact or present or named
     if not found:

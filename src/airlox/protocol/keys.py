@@ -175,6 +175,11 @@ def fingerprint(public: PublicKey) -> str:
     return sha256_hex(b64u_decode(parse_public_key(public), KEY_BYTES))[:16]
 
 
+def is_fingerprint(word: str) -> bool:
+    """Whether a word has the form of a fingerprint, which a name may have too."""
+    return len(word) == 16 and set(word) <= set("0123456789abcdef")
+
+
 _P: Final = 2**255 - 19
 _D: Final = (-121665 * pow(121666, -1, _P)) % _P
 
