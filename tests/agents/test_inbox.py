@@ -28,11 +28,11 @@ def relay() -> Iterator[RelayThread]:
 class Office:
     """An owner, an agent called `coder`, and the coder's inbox."""
 
-    def __init__(self, relay: RelayThread, folder: Path) -> None:
+    def __init__(self, relay: RelayThread, folder: Path, **terms: Any) -> None:
         self.folder = folder
         self.warnings: list[str] = []
         self.people: list[Session] = []
-        self.owner = Session.create(relay.url, cache_dir=folder / "owner", kind="web")
+        self.owner = Session.create(relay.url, cache_dir=folder / "owner", kind="web", **terms)
         self.people.append(self.owner)
         self.coder = self.join("coder")
 
@@ -67,13 +67,16 @@ class Office:
         self.ledger.finish()
         return batch.items
 
+    def close(self) -> None:
+        for session in self.people:
+            session.disconnect()
+
 
 @pytest.fixture
 def office(relay: RelayThread, tmp_path: Path) -> Iterator[Office]:
     made = Office(relay, tmp_path)
     yield made
-    for session in made.people:
-        session.disconnect()
+    made.close()
 
 
 def test_only_what_concerns_one_in_the_order_of_the_relay(office: Office) -> None:
@@ -112,6 +115,30 @@ def test_a_wait_ends_with_what_arrives_and_at_its_deadline(office: Office) -> No
         item = office.owner.send_text(text)
         inbox.wait(Deadline.after(WAIT_S))
         assert office.taken(inbox) == (item.id,)
+
+
+def test_who_was_cut_off_wakes_nobody_with_what_came_before(
+    relay: RelayThread, tmp_path: Path
+) -> None:
+    office = Office(relay, tmp_path, mode="execute", features=["epochs"])
+    try:
+        stranger = office.join("stranger")
+        inbox = office.inbox()
+        seen = stranger.send_text("do it", to="coder")
+        office.coder.sync()
+        assert office.coder.item(seen.id) is not None
+        batch = inbox.take()
+        assert batch is not None
+        assert batch.items == (seen.id,)
+        office.ledger.finish()
+        stranger.send_text("and this", to="coder")
+        office.owner.revoke("stranger")
+        kept = office.owner.send_text("stop", to="coder")
+        office.coder.sync()
+        assert office.taken(inbox) == (kept.id,)
+        assert office.taken(office.inbox()) == ()
+    finally:
+        office.close()
 
 
 def test_a_batch_is_bounded_and_the_rest_comes_next(office: Office) -> None:

@@ -115,7 +115,7 @@ class Inbox:
 
     def _look(self) -> list[Record]:
         """Records that are to be handed out or may come yet, oldest first."""
-        waiting = []
+        waiting, gone = [], self._gone()
         for record in self._session.records():
             if record.item is not None:
                 self._opened.add(record.seq)
@@ -127,11 +127,16 @@ class Inbox:
             elif record.item is None:
                 if self._is_awaited(record):
                     waiting.append(record)
-            elif self._may_wake(record.item):
+            elif self._may_wake(record.item) and record.item.author.public not in gone:
                 waiting.append(record)
         if self._late:
             self._ledger.settle(self._floor(waiting), self._late)
         return waiting
+
+    def _gone(self) -> set[str]:
+        """Who left or was cut off: what they posted before must start nothing after that."""
+        people = self._session.participants(sync=False)
+        return {person.participant_pub for person in people if person.left}
 
     def _floor(self, waiting: list[Record]) -> int:
         """Up to which number all is settled, while these wait."""
