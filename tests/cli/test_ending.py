@@ -13,6 +13,7 @@ from airlox.cli import ending
 from airlox.client.jobs import OutFile, Result
 from airlox.protocol.item import ItemRef
 from airlox.protocol.job import Cause, CauseKind, Denied, Egress, Env, LeftOut, Peak
+from support.archives import Member, build_zip
 
 from .test_output import Spoken
 
@@ -162,6 +163,13 @@ class TestTell:
         saved = ending.save_files(result(out_files=(file,)), str(tmp_path / "out"))
         assert saved == [str(tmp_path / "out" / "a.png")]
         assert (tmp_path / "out" / "a.png").read_bytes() == b"png"
+
+    def test_what_is_not_saved_is_said(self, tmp_path: Path) -> None:
+        archive = build_zip(Member(name="a.txt"), Member(name=".git/config"))
+        came = result(out_files=(OutFile("out.zip", len(archive), REF, lambda ref: archive),))
+        said = Spoken()
+        ending.tell(came, ending.save_files(came, str(tmp_path)), said.voice)
+        assert "not saved: .git/config: " in said.err.text
 
     @pytest.mark.parametrize(("reason", "is_told"), [("runner_lost", True), ("other", False)])
     def test_a_lost_runner_may_come_back(self, reason: str, is_told: bool) -> None:

@@ -53,8 +53,19 @@ def test_all_that_came_back_is_there(folder: Path) -> None:
 
 def test_no_repository_of_others_appears(folder: Path) -> None:
     names = ["a/.git/config", ".GIT/hooks/x", "a/.gitignore", "b.git/x", "sub/.git"]
-    saved = save(result(*(Member(name=name) for name in names)), folder)
-    assert saved[2:] == ["new/a/.gitignore", "new/b.git/x"]
+    came = result(*(Member(name=name) for name in names))
+    assert save(came, folder)[2:] == ["new/a/.gitignore", "new/b.git/x"]
+    assert came.unsaved() == ["a/.git/config", ".GIT/hooks/x", "sub/.git"]
+
+
+def test_the_repository_one_saves_into_is_not_changed(folder: Path) -> None:
+    """`.git/commondir` has git take the settings of another folder, such as one that came along."""
+    (folder / ".git").mkdir()
+    (folder / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    came = result(Member(name=".git/commondir"), Member(name="evil/config"))
+    assert came.save_to(folder) == [folder / "a.png", folder / "evil/config"]
+    assert os.listdir(folder / ".git") == ["HEAD"]
+    assert came.read(".git/commondir") == b"x"
 
 
 def test_no_repository_without_a_folder_for_git(folder: Path) -> None:

@@ -120,6 +120,8 @@ def _tell_blocked(result: Result, voice: Voice) -> None:
 def _tell_files(result: Result, saved: list[str], voice: Voice) -> None:
     for path in saved:
         voice.note(f"saved {path}")
+    for path in result.unsaved()[:_SHOWN_LEFT_OUT] if saved else ():
+        voice.note(_line(f"not saved: {path}: what makes a folder a git repository stays out"))
     if result.out_files and not saved:
         total = sum(file.size for file in result.out_files)
         names = ", ".join(file.name for file in result.out_files[:8])

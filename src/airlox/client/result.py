@@ -146,13 +146,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         raise self._no_such(path)
 
     def save_to(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write all out files below `folder`; nothing is overwritten (see `safefs.save_new`).
-
-        Raises StorageError.
+        """Write all out files but `unsaved` below `folder`; nothing is overwritten (see
+        `safefs.save_new`). Raises StorageError.
         """
         from airlox.client import saving
 
-        return saving.save_below(folder, self._contents())
+        kept = (content for content in self._contents() if not _makes_repository(content[0]))
+        return saving.save_below(folder, kept)
+
+    def unsaved(self) -> list[str]:
+        """Paths that are only to be had by `read`: saved, they would make a folder a git repository
+        or change one, and its settings name programs for git to run."""
+        return [path for path in self.paths() if _makes_repository(path)]
 
     def save_at(self, folder_fd: int, unpacked: str) -> list[str]:
         """Write images and archives as they travelled into an open folder, and what `out.zip`
@@ -160,9 +165,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
         What else a runner sends, under a name of its choice that a tool may look for (`Makefile`),
         goes into `unpacked` too. Nothing is overwritten, no link is followed. What would make a
-        folder a git repository, `.git` and files called `HEAD`, is left out: its settings name
-        programs for git to run. Raises StorageError, and ValidationError for an archive that is
-        unsafe.
+        folder a git repository (`unsaved`) is left out. Raises StorageError, and ValidationError
+        for an archive that is unsafe.
         """
         from airlox.client import saving
 
