@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from mcp_types import (
@@ -14,13 +15,15 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from airlox.errors import AirloxError
+from airlox.errors import AirloxError, RelayError, SessionClosed
+from airlox.mcp import shapes
 from airlox.mcp.asking import Question
 from airlox.mcp.tool import Answer
 from airlox.mcp.tool import Tool as OwnTool
 
 _WITHOUT_STRUCTURE: Final = frozenset({"2024-11-05", "2025-03-26"})
 """Revisions whose results are texts alone."""
+_CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 
 
 def listed(tool: OwnTool) -> Tool:
@@ -63,12 +66,17 @@ def elicitation(question: Question) -> ElicitRequest:
 
 
 def _told(error: AirloxError) -> Answer:
-    """An error as a model reads it: what failed, and which call to make next."""
-    told = {"code": error.code, "message": error.message}
+    """An error as a model reads it: what failed, and which call to make next. What a relay says
+    is others' words, but for a code."""
+    is_relays = isinstance(error, RelayError | SessionClosed)
+    code = "error" if is_relays and not _CODE.match(error.code) else error.code
+    message = shapes.quoted(error.message, "the relay") if is_relays else error.message
+    told = {"code": code, "message": error.message}
     if error.hint is not None:
         told["hint"] = error.hint
-    text = f"{error.code}: {error.message}"
-    return Answer({"error": told}, f"{text}\n{error.hint}" if error.hint else text, is_error=True)
+    text = f"{code}: {message}"
+    shape: dict[str, Any] = {"error": told} | (shapes.UNTRUSTED if is_relays else {})
+    return Answer(shape, f"{text}\n{error.hint}" if error.hint else text, is_error=True)
 
 
 def _encodable(value: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 TEXT_FILE_BYTES: Final = 16 * 1024
 TEXTS_BYTES: Final = 48 * 1024
 
+_STATES: Final = frozenset({"queued", "assigned", "running", "finished", "failed"})
+"""What a relay may say of a job that goes on."""
+
 FILES = words("file item ids; ZIPs unpacked")
 LABELS = words("any runner with all these")
 RUNNER = text("name or key")
@@ -231,10 +234,10 @@ def _unfinished(place: Place, job: Job, watch: Watch) -> Answer:
     shape: dict[str, Any] = {
         "session": place.handle,
         "job": job.id,
-        "status": "assigned" if status is None else status.state,
+        "status": status.state if status is not None and status.state in _STATES else "assigned",
     }
     if status is not None and status.waits:
-        shape |= {"place": status.place, "reason": status.reason}
+        shape |= {"place": status.place, "reason": status.reason, **shapes.UNTRUSTED}
     output = watch.tail.text
     said = f"job {job.id} is {shape['status']}: get_result goes on"
     if output:

@@ -116,7 +116,7 @@ def session_info(use: Use) -> Answer:
     names = ", ".join(f"{person.display_name} ({person.role})" for person in people)
     head = f"session {place.handle} on {session.relay}, you are {session.role}"
     if session.closed is not None:
-        head += f"; it is over: {session.closed}"
+        head += f"; it is over:\n{shapes.quoted(session.closed, 'the relay')}"
     return Answer(shape | shapes.UNTRUSTED, f"{head}\n{shapes.quoted(names, 'participants')}")
 
 
