@@ -301,6 +301,7 @@ class TestRemove:
         assert not (tmp_path / "tree").exists()
         assert (tmp_path / "kept" / "x").exists()
 
+    @pytest.mark.slow
     def test_folders_20000_deep(self, as_user: AsUser) -> None:
         def check(folder: Path) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
