@@ -10,6 +10,7 @@ import msgspec
 
 from airlox.client.folding import fold
 from airlox.client.jobs import is_answer
+from airlox.mcp.shapes import who
 from airlox.protocol.item import Kind
 from airlox.protocol.job import PythonJob, Result, ShellJob
 from airlox.protocol.keys import fingerprint
@@ -203,7 +204,8 @@ def line(shape: Shape) -> str:
     said = " ".join(full_text(shape).split())
     if len(said) > _LINE_CHARS:
         said = said[: _LINE_CHARS - 1] + "…"
-    return f"[{shape['id']}] {shape['author']} ({shape['role']}), {shape['kind']}: {said}"
+    author = who(shape["role"], shape["author"])
+    return f"[{shape['id']}] {author}, {shape['kind']}: {said}"
 
 
 def full_text(shape: Shape) -> str:

@@ -138,7 +138,7 @@ def get_item(use: Use) -> Answer:
     place = use.place()
     item = use.do("reading the item", lambda: find_item(place.session, use["item"]))
     shape = use.do("reading the item", lambda: listing.one(place.session, item, ITEM_CHARS))
-    said = f"{item.author_name} ({item.author_role}):\n{listing.full_text(shape)}"
+    said = f"{shapes.who(shape['role'], shape['author'])}:\n{listing.full_text(shape)}"
     said = shapes.quoted(said, "a participant")
     return Answer({"session": place.handle, "item": shape, **shapes.UNTRUSTED}, said)
 

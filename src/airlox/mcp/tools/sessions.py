@@ -113,7 +113,7 @@ def session_info(use: Use) -> Answer:
         "alarms": [str(alarm) for alarm in session.alarms(sync=False)],
         "warnings": list(session.warnings)[-_WARNINGS:],
     }
-    names = ", ".join(f"{person.display_name} ({person.role})" for person in people)
+    names = ", ".join(shapes.who(person.role, person.display_name) for person in people)
     head = f"session {place.handle} on {session.relay}, you are {session.role}"
     if session.closed is not None:
         head += f"; it is over:\n{shapes.quoted(session.closed, 'the relay')}"
