@@ -28,10 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Forget the caller's AIRLOX_* settings, and give tests a cache that is not the caller's.
 
     Here, not in a fixture: module-wide fixtures and the processes they start must see it too.
-    Nor do they ignore Ctrl-C, as all does that a script starts in the background.
+    Nor do those ignore Ctrl-C, as all does that a script starts in the background, or the end of
+    a terminal, as all does that `nohup` starts: what has a handler here is as usual in a child.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
     for name in [name for name in os.environ if name.startswith("AIRLOX_")]:
         del os.environ[name]
     cache = tempfile.mkdtemp(prefix="airlox-tests-")

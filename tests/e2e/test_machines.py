@@ -45,11 +45,14 @@ def link_of(command: str) -> str:
 
 
 @contextmanager
-def runner(relay: str, home: Path, link: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A runner that waits for approval; it ends with the block, or by itself before."""
+def runner(
+    relay: str, home: Path, link: str, *words: str, until: str = "waiting"
+) -> Iterator[subprocess.Popen[str]]:
+    """A runner that waits for approval; it ends with the block, or by itself before. One that
+    somebody else approves as soon as it is there may say nothing before it is `ready`."""
     there = Cli(relay, home, invite=link)
     with there.started(*JOIN, *(words or ("--name", "box")), stderr=None) as running:
-        read_note(running, "waiting")
+        read_note(running, until)
         yield running
 
 
@@ -98,9 +101,8 @@ class TestApproval:
         words = ("machine", "add", "box", "--json", "--link", "--runtime", RUNTIME)
         with mine.started(*words) as adding:
             link = link_of(read_event(adding, "command")["command"])
-            with runner(relay, tmp_path / "there", link) as joined:
+            with runner(relay, tmp_path / "there", link, until="ready"):
                 shown = read_event(adding, "runner")["runner"]
-                read_note(joined, "ready")
                 assert adding.wait(TIMEOUT_S) == 0
                 assert adding.stdout is not None
                 made = json.load(adding.stdout)
@@ -200,8 +202,7 @@ class TestRenewal:
                 assert command.endswith("--name box --sandbox process")
                 # meanwhile the old one goes on
                 assert mine("run", "--on", "box", "--", "echo", "old").out == "old\n"
-                with runner(relay, there, link_of(command)) as new:
-                    read_note(new, "ready")
+                with runner(relay, there, link_of(command), until="ready"):
                     assert renewing.wait(TIMEOUT_S) == 0
                     assert old.wait(TIMEOUT_S) == 0
                     assert mine("run", "--on", "box", "--", "echo", "new").out == "new\n"
