@@ -45,6 +45,7 @@ class Voice:
         self.said.append(text)
 
     def end_status(self, text: str, *, event: str) -> None:
+        assert "airlox machine invite box runner" in text
         self.said.append(event)
 
 
@@ -53,7 +54,7 @@ def hand_over(*offers: tuple[int, str | None]) -> tuple[list[str], list[str]]:
     shown: list[str] = []
     session: Any = Session(*offers)
     voice: Any = Voice()
-    handing = Handover(session, shown.append, voice)
+    handing = Handover(session, "box", shown.append, voice)
     for _ in offers:
         handing._thread.join()
         handing.look()

@@ -57,6 +57,8 @@ class TestConfig:
 def test_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     assert front.main(["mcp", "prompt"]) == 0
     assert capsys.readouterr().out.strip() == worker_prompt().strip()
+    assert front.main(["mcp", "prompt", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"prompt": worker_prompt()}
 
 
 @pytest.mark.parametrize("flags", [["--port", "80"], ["--no-token"]])

@@ -169,6 +169,7 @@ def test_a_machine_is_named_and_its_session_is_nobodys_default(place: Place) -> 
         Machines(folder / "cache").add(machine)
         answer = bench.call("run", machine="gpu-box", command=["echo", "a  b"], wait_s=WAIT_S)
         assert answer["stdout"] == "a  b\n"
+        assert Machines(folder / "cache").get("gpu-box").last_job == answer["job"]
         assert bench.call("get_result", job=answer["job"])["exit_code"] == 0
         with pytest.raises(UsageError) as refusal:
             bench.call("list_runners")

@@ -171,7 +171,7 @@ class _Told:
 
     def __init__(self, name: str, sandbox: str, session: Session, voice: Voice) -> None:
         self.command = ""
-        self._name = name
+        self.name = name
         self._sandbox = sandbox
         self._session = session
         self._voice = voice
@@ -179,11 +179,11 @@ class _Told:
     def by_link(self) -> None:
         """Take the command that has the link."""
         link = self._session.invites["runner"]
-        self.command = join_command(link, self._name, self._sandbox)
+        self.command = join_command(link, self.name, self._sandbox)
 
     def by_code(self, code: str) -> None:
         """Take the command that has this code, and show it."""
-        taking = handover.take_command(self._session.relay, code, "runner", name=self._name)
+        taking = handover.take_command(self._session.relay, code, "runner", name=self.name)
         self.command = f"{taking} {self._sandbox}"
         self.show()
 
@@ -363,7 +363,7 @@ def _meet(args: Namespace, session: Session, told: _Told, voice: Voice) -> Runne
 def _code(session: Session, told: _Told, voice: Voice) -> handover.Handover | None:
     """A code for the machine, told; None where the relay knows none."""
     try:
-        return handover.Handover(session, told.by_code, voice)
+        return handover.Handover(session, told.name, told.by_code, voice)
     except TransferError as error:
         if error.code != "no_codes":
             raise

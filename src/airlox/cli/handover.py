@@ -147,12 +147,16 @@ def tell_guess(left: int, voice: Voice) -> None:
 class Handover:
     """A code for the runner of a machine that is waited for; another one when it ended unused.
 
-    `show` is called with each code. Whoever waits calls `look` now and then, and `end` at last.
+    `machine` is its name; `show` is called with each code. Whoever waits calls `look` now and then,
+    and `end` at last.
     """
 
-    def __init__(self, session: Session, show: Callable[[str], None], voice: Voice) -> None:
+    def __init__(
+        self, session: Session, machine: str, show: Callable[[str], None], voice: Voice
+    ) -> None:
         """Raises RelayError, also for a relay that knows no codes."""
         self._session = session
+        self._machine = machine
         self._show = show
         self._voice = voice
         self._is_told = False
@@ -184,7 +188,7 @@ class Handover:
             self._is_told = True
             self._voice.end_status(
                 "the machine has the invite; if its runner does not start, airlox machine invite "
-                "NAME runner --code makes another command",
+                f"{self._machine} runner --code makes another command",
                 event="received",
             )
         elif error.code in _ANEW:

@@ -100,7 +100,10 @@ def _config(args: Namespace, voice: Voice) -> int:
 def _prompt(args: Namespace, voice: Voice) -> int:
     from airlox.agents.prompts import worker_prompt
 
-    voice.say(worker_prompt().rstrip("\n"))
+    if voice.json:
+        voice.document({"prompt": worker_prompt()})
+    else:
+        voice.say(worker_prompt().rstrip("\n"))
     return 0
 
 

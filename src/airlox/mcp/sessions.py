@@ -95,6 +95,14 @@ class Sessions:
         place = self._open(machine.sender_invite, client_name, None, machine=name)
         return place, machine
 
+    def remember_job(self, machine: str, job_id: str) -> None:
+        """Keep a machine's last job for `airlox machine ls`. That it cannot be kept, as when the
+        machine was removed meanwhile, is no reason to lose the job."""
+        from airlox.client.machines import Machines
+
+        with suppress(AirloxError, OSError):
+            Machines(self._options.cache_dir).update(machine, last_job=job_id)
+
     def _open(
         self, link: str, client_name: str, description: str | None, machine: str | None = None
     ) -> Place:

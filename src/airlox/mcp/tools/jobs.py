@@ -85,6 +85,8 @@ def run(use: Use) -> Answer:
         job = place.session.run_shell(
             use["command"] or use["script"], **target, **_choices(use, place), **_tree(use)
         )
+        if use["machine"] is not None:
+            use.desk.sessions.remember_job(use["machine"].partition("/")[0], job.id)
         return place, job
 
     return _run(use, send)
