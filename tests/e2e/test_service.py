@@ -118,8 +118,12 @@ def test_one_by_a_code(relay: str, home: Path, tmp_path: Path) -> None:
     unit = (home / ".config/systemd/user/airlox-box.service").read_text()
     assert code not in unit + said
     assert "--relay" not in unit
-    again = operator(*words, "--relay", relay, "--code", code, code=EXIT_TRANSFER["code_used"])
-    assert "airlox: " in again
+    other = owner.holding(invites["owner"])("session", "code", "runner", "--json").document["code"]
+    again = operator(*words, "--relay", relay, "--code", other, code=1)
+    assert "--uninstall" in again
+    assert owner("receive", other).out.strip() == invites["runner"], "the code was spent"
+    elsewhere = [word if word != NAME else "second" for word in words]
+    operator(*elsewhere, "--relay", relay, "--code", code, code=EXIT_TRANSFER["code_used"])
 
 
 def _wait_for_runner(owner: Cli) -> dict[str, object]:
