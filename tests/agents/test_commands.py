@@ -73,7 +73,12 @@ def test_claude() -> None:
     assert options[options.index("--permission-mode") + 1] == "default"
     servers = json.loads(options[options.index("--mcp-config") + 1])["mcpServers"]
     assert list(servers) == ["airlox"]
-    assert [servers["airlox"]["command"], *servers["airlox"]["args"]] == [*SERVER.argv, "mcp"]
+    assert [servers["airlox"]["command"], *servers["airlox"]["args"]] == [
+        *SERVER.argv,
+        "mcp",
+        "--tools",
+        "worker",
+    ]
     # the last option: it takes every word behind it
     assert options[-2] == "--allowedTools"
     assert "Bash" not in options[-1]
@@ -87,7 +92,7 @@ def test_codex() -> None:
     settings = codex_settings(argv)
     assert settings["shell_environment_policy"]["exclude"] == ["AIRLOX_*"]
     server = settings["mcp_servers"]["airlox"]
-    assert [server["command"], *server["args"]] == [*SERVER.argv, "mcp"]
+    assert [server["command"], *server["args"]] == [*SERVER.argv, "mcp", "--tools", "worker"]
     assert server["env_vars"] == list(configs.PASSED_ON)
     assert server["required"] is True
     assert server["enabled_tools"] == [*configs.READING, *configs.REPLYING]

@@ -17,7 +17,7 @@ from airlox.mcp.tools import TOOLS
 
 FOLDER = '/home/me/air "lox" work\\ü'
 SERVER = Server(("airlox",), FOLDER)
-WORDS = ["mcp", "--allow-dir", FOLDER]
+WORDS = ["mcp", "--tools", "worker", "--allow-dir", FOLDER]
 
 
 def parsed(client: str, server: Server = SERVER) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_what_is_said_to_read_only_reads() -> None:
 
 
 def test_without_a_folder_none_is_named() -> None:
-    assert parsed("claude", Server(("airlox",)))["mcpServers"]["airlox"]["args"] == ["mcp"]
+    assert parsed("claude", Server(("airlox",)))["mcpServers"]["airlox"]["args"] == WORDS[:3]
 
 
 @pytest.mark.parametrize("text", ["", 'a"b\\c', "tab\tnewline\n", "\x00\x1f\x7f", "ü 漢 🦊"])

@@ -43,6 +43,9 @@ class TestTopics:
         assert shown == f"{summary}\n\n{text}"
         assert max(map(len, shown.splitlines())) <= WIDTH
 
+    def test_in_two_words(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert out(capsys, "exit", "codes") == out(capsys, "exit-codes")
+
     def test_every_variable_is_explained(self) -> None:
         text = topics.read("environment")[1]
         for value in vars(options).values():

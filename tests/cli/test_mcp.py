@@ -13,8 +13,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from mcp.shared.exceptions import MCPError
 
-from airlox.agents.configs import CLIENTS
+from airlox.agents.configs import CLIENTS, WORKER_TOOLS
 from airlox.agents.prompts import worker_prompt
 from airlox.cli import main as front
 from airlox.cli import mcp
@@ -41,7 +42,7 @@ class TestConfig:
         assert front.main(["mcp", "config", "codex", "--allow-dir", "/tmp/a b"]) == 0
         server = tomllib.loads(capsys.readouterr().out)["mcp_servers"]["airlox"]
         assert server["command"] == "airlox"
-        assert server["args"] == ["mcp", "--allow-dir", "/tmp/a b"]
+        assert server["args"] == ["mcp", "--tools", "worker", "--allow-dir", "/tmp/a b"]
 
     def test_as_a_document(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert front.main(["mcp", "config", "claude", "--json"]) == 0
@@ -67,6 +68,12 @@ def test_flags_that_go_with_http(flags: list[str], capsys: pytest.CaptureFixture
     assert "--http" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("names", ["send_txt", "worker,nothing", ""])
+def test_tools_that_are_none(names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert front.main(["mcp", "--tools", names]) == 2
+    assert "create_session" in capsys.readouterr().err
+
+
 def test_standard_input_is_for_the_protocol(capsys: pytest.CaptureFixture[str]) -> None:
     assert front.main(["mcp", "--invite-file", "-"]) == 2
     assert "AIRLOX_INVITE" in capsys.readouterr().err
@@ -84,6 +91,27 @@ def test_without_the_extra() -> None:
 
 
 class TestServer:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [("worker", WORKER_TOOLS), ("send_text,list_items", ("list_items", "send_text"))],
+    )
+    def test_only_some_tools(self, tmp_path: Path, given: str, expected: tuple[str, ...]) -> None:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=[*MODULE[1:], "--tools", given, "--cache-dir", str(tmp_path / "cache")],
+            env={"PYTHONPATH": str(ROOT / "src")},
+            cwd=tmp_path,
+        )
+
+        async def test() -> None:
+            async with Client(server) as client:
+                listed = await client.list_tools()
+                assert tuple(tool.name for tool in listed.tools) == expected
+                with pytest.raises(MCPError):
+                    await client.call_tool("close_session", {})
+
+        run(test)
+
     def test_an_agent_finds_the_tools(self, tmp_path: Path) -> None:
         server = StdioServerParameters(
             command=sys.executable,

@@ -460,6 +460,29 @@ class TestComparing:
             refused("code_cancelled", lambda: redeem(relay.url, offer.code))
             assert sender.result() == "not_compared"
 
+    def test_the_sender_says_no_and_the_receiver_compares_too(
+        self, owner: Session, relay: RelayThread
+    ) -> None:
+        offer = owner.transfer_code("runner", verify=lambda words: False)
+        with Waiting(offer) as sender:
+            refused("not_compared", lambda: redeem(relay.url, offer.code, verify=lambda w: True))
+            assert sender.result() == "not_compared"
+
+    @pytest.mark.parametrize("compares", [True, False])
+    def test_the_receiver_says_no_when_the_invite_was_sent(
+        self, owner: Session, relay: RelayThread, compares: bool
+    ) -> None:
+        offer = owner.transfer_code("runner", verify=(lambda words: True) if compares else None)
+        nameplate = transfer.parse_code(offer.code).nameplate
+
+        def says_no(words: str) -> bool:
+            until(lambda: relay.relay.transfers._codes[nameplate].state == "used", "the invite")
+            return False
+
+        with Waiting(offer) as sender:
+            refused("not_compared", lambda: redeem(relay.url, offer.code, verify=says_no))
+            assert sender.result() == ("not_compared" if compares else "not_received")
+
     def test_the_receiver_says_no(self, owner: Session, relay: RelayThread) -> None:
         offer = owner.transfer_code("runner")
         with Waiting(offer):

@@ -1,7 +1,8 @@
 """Configurations by which other programs start the MCP server of Airlox as a worker's.
 
 The link comes from AIRLOX_INVITE and is never written down: each client has its own way of handing
-an environment variable on. Where a configuration can name tools, it names those of a worker.
+an environment variable on. The server itself offers a worker's tools alone; where a configuration
+can name tools, it names them too.
 
 The names used here are those of the clients' documents: Claude Code, "MCP" (where `${VAR}` and
 `${VAR:-default}` are filled in) and "CLI reference"; Codex, "Configuration reference"; Cursor,
@@ -43,7 +44,8 @@ START_TIMEOUT_S: Final = 30
 
 
 class Server(NamedTuple):
-    """How the server is started: the words of its command, and the one folder for files."""
+    """How the server is started: the words of its command, and the one folder for files. It offers
+    a worker's tools alone, whatever its client lets through."""
 
     argv: Sequence[str]
     allow_dir: str | None = None
@@ -51,7 +53,7 @@ class Server(NamedTuple):
     @property
     def words(self) -> list[str]:
         folder = [] if self.allow_dir is None else ["--allow-dir", self.allow_dir]
-        return [*self.argv, "mcp", *folder]
+        return [*self.argv, "mcp", "--tools", "worker", *folder]
 
 
 class Config(NamedTuple):

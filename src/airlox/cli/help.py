@@ -26,6 +26,8 @@ def add_arguments(parser: Parser, command: str) -> bool:
 def run(args: argparse.Namespace, voice: Voice) -> int:
     """Print the list, a topic, or a command's own help."""
     words: list[str] = args.words
+    if "-".join(words) in topics.TOPICS:
+        words = ["-".join(words)]
     if words in ([], [LIST]):
         _print_list(voice)
     elif len(words) == 1 and words[0] in topics.TOPICS:

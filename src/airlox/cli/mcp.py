@@ -14,12 +14,15 @@ from airlox.cli import options
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Sequence
 
     from airlox.cli.options import Parser
     from airlox.cli.output import Voice
     from airlox.mcp.desk import Desk
+    from airlox.mcp.tool import Tool
 
 EXAMPLES = {"mcp": "airlox mcp config claude"}
+WORKER = "worker"
 CLIENTS = ("claude", "codex", "cursor", "vscode", "opencode")
 _PARENT = os.getppid()
 """Who started this process, asked before anything takes time: it may die soon."""
@@ -38,6 +41,12 @@ def add_arguments(parser: Parser, command: str) -> bool:
     )
     parser.add_argument(
         "--owner-invite-dir", metavar="DIR", help="where owners' links of new sessions are kept"
+    )
+    parser.add_argument(
+        "--tools",
+        type=_names,
+        metavar="LIST",
+        help=f"serve these tools alone; {WORKER} means those that a worker in a session needs",
     )
     group = parser.add_argument_group("over HTTP")
     group.add_argument("--http", action="store_true", help="serve on http://127.0.0.1, path /mcp")
@@ -116,13 +125,14 @@ def _serve(args: Namespace, voice: Voice) -> None:
         from airlox.mcp.tools import TOOLS
     except ModuleNotFoundError as missing:
         raise _not_installed(missing) from None
+    tools = _chosen(TOOLS, args.tools)
     desk = _desk(args)
     gc.freeze()
     gc.enable()
     if not args.http:
         if os.isatty(0):
             voice.note("this is for agents to start; airlox mcp config CLIENT sets one up")
-        serve_stdio(TOOLS, desk, _PARENT)
+        serve_stdio(tools, desk, _PARENT)
         return
     from airlox.mcp.http import serve_http
 
@@ -134,7 +144,27 @@ def _serve(args: Namespace, voice: Voice) -> None:
         voice.say(f"token in {token_file}" if token_file else "no token is needed")
 
     token_dir = None if args.no_token else _token_dir(args)
-    serve_http(TOOLS, desk, port=args.port or 0, token_dir=token_dir, on_ready=tell)
+    serve_http(tools, desk, port=args.port or 0, token_dir=token_dir, on_ready=tell)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def _chosen(tools: Sequence[Tool], names: tuple[str, ...] | None) -> Sequence[Tool]:
+    """Those of `--tools`; all of them where nothing was said. Raises CommandLineError."""
+    if names is None:
+        return tools
+    from airlox.agents.configs import WORKER_TOOLS
+
+    wanted = {each for name in names for each in (WORKER_TOOLS if name == WORKER else (name,))}
+    unknown = wanted - {tool.name for tool in tools}
+    if unknown or not wanted:
+        raise options.CommandLineError(
+            f"--tools: there is no tool {min(unknown, default='')!r}",
+            hint=f"{WORKER}, or of: {', '.join(tool.name for tool in tools)}",
+        )
+    return [tool for tool in tools if tool.name in wanted]
 
 
 def _desk(args: Namespace) -> Desk:

@@ -195,8 +195,11 @@ class TransferOffer:
         """Whether the invite has arrived. Raises what ended the code."""
         states = {each.id: each.state for each in shown.tries}
         if shown.state == CodeState.USED and (self.parked or self._sent is not None):
-            if self.parked or states.get(self._sent or "") == TryState.DONE:
+            state = states.get(self._sent or "")
+            if self.parked or state == TryState.DONE:
                 return True
+            if state == TryState.LEFT:
+                raise _not_received() if self._verify is None else _not_compared()
             self._check_receipt()
             return False
         self._check_guesses()
@@ -467,7 +470,13 @@ class _Redeeming:
         agreed.check(transfer.parse_confirmation(self._hear(1)))
         if verify is not None and not verify(agreed.verifier):
             raise _not_compared()
-        return transfer.open_invite(agreed, offered, self._hear(2), self._base_url)
+        try:
+            sealed = self._hear(2)
+        except TransferError as error:
+            if verify is None or error.code != "code_cancelled":
+                raise
+            raise _not_compared() from error  # whoever compares takes the code back for that
+        return transfer.open_invite(agreed, offered, sealed, self._base_url)
 
     def _say(self, message: bytes) -> None:
         """Post a message, over lines that break. Raises ConnectionLost when there is none."""
@@ -559,7 +568,7 @@ def _article(role: Role) -> str:
 
 def _not_compared() -> TransferError:
     return TransferError(
-        "the two ends do not show the same words, so no invite was taken",
+        "somebody said that the two ends do not show the same words; no invite was handed over",
         code="not_compared",
         hint="somebody may have listened to the code; make a new one and tell it in private",
     )

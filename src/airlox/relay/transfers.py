@@ -291,7 +291,8 @@ class Transfers:
             raise Refusal("bad_request", "no invite has been sent in this try")
 
     def leave(self, code: Code, one: Try) -> None:
-        if one.is_open:
+        """The receiver gives up; a sealed invite that it did not take goes."""
+        if one.is_open or one.state == TryState.SENT:
             self._leave(code, one)
 
     # ── parked codes ─────────────────────────────────────────────────────────────────────────
