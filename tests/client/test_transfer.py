@@ -37,7 +37,7 @@ from airlox.protocol.keys import Role
 from airlox.protocol.transfer import Offered, Side
 from airlox.protocol.wordlist import WORDS
 from support.clock import Clock
-from support.codes import Receiver, Waiting, other_words, search
+from support.codes import Receiver, Waiting, other_words, search, search_beside
 from support.middle import Carrier
 from support.relay import RelayThread, now_ms, until
 from support.scripted import Peer, Request, Scripted
@@ -46,6 +46,7 @@ LINK: Final = member_invite("http://127.0.0.1", bytes(range(32)), Role.RUNNER)
 LONG: Final = "A" * 9000
 SOON_S: Final = 0.3
 """For waits that end without an answer."""
+FIRST_WORDS: Final = int(os.environ.get("TEST_FIRST_WORDS", "4"))
 EXECUTE: Final[dict[str, Any]] = {"mode": "execute", "job_limits": {"runtime": "python3.12"}}
 
 
@@ -762,8 +763,16 @@ class TestWhatTheRelayCanFind:
         pairs = [*((first, word) for word in some), *((word, second) for word in some)]
         assert list(search(messages, code.nameplate, pairs)) == []
 
+    @pytest.mark.slow
+    def test_a_search_of_all_words_finds_nothing(self, relay: RelayThread, tmp_path: Path) -> None:
+        """P-TRF-5: TEST_FIRST_WORDS=2048 takes every pair there is, the right one among them."""
+        messages, code = self.exchange(relay, tmp_path)
+        at = WORDS.index(code.words[0])
+        firsts = [WORDS[(at + step) % len(WORDS)] for step in range(FIRST_WORDS)]
+        assert search_beside(messages, code.nameplate, firsts) == []
+
     def test_the_search_would_find_a_careless_exchange(self) -> None:
-        """The same search, where one end has no secret: y is one."""
+        """The same searches, where one end has no secret: y is one."""
         words = ("guitar", "orbit")
         offered = Offered(SessionId("ax_" + "a" * 26), Role.RUNNER, 417)
         own = transfer.make_share(Side.SENDER, words, os.urandom(64))
@@ -778,3 +787,4 @@ class TestWhatTheRelayCanFind:
         ]
         pairs = [("lemon", "tango"), words, ("orbit", "guitar")]
         assert set(search(messages, 417, pairs)) == {words}
+        assert set(search(messages, 417, pairs, thorough=False)) == {words}
