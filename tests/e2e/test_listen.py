@@ -207,6 +207,7 @@ def test_json_is_all_there_is_on_standard_output(office: Office) -> None:
     item = office.say()
     words = ("--json", "--from", "owner", "--exec", str(office.script))
     told = office.folder / "told"
+    told.touch()
     with office.listening(*words, says=f"2>{told}") as program:
         until(lambda: told.read_text().count("\n") == 2, "the end of the run")
         program.stop()
@@ -310,7 +311,7 @@ def test_claude_is_woken_as_the_listener(office: Office, tmp_path: Path) -> None
     allowed = options[options.index("--allowedTools") + 1].split(",")
     assert allowed == [f"mcp__airlox__{tool}" for tool in (*configs.READING, "send_text")]
     server = json.loads(options[options.index("--mcp-config") + 1])["mcpServers"]["airlox"]
-    assert server["args"][-1] == "mcp"
+    assert server["args"][-3:] == ["mcp", "--tools", "worker"]
     assert server["env"]["AIRLOX_INVITE"] == "${AIRLOX_INVITE}"
     given = {name: value for name, value in start["env"].items() if name.startswith("AIRLOX_")}
     link = office.coder._core.membership.invite.url()
