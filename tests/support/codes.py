@@ -144,7 +144,7 @@ def search(
 ) -> Iterator[tuple[str, str]]:
     """Pairs of words that all the messages of an exchange prove: what somebody without its secrets
     can try for each pair. `thorough`: with every shared point that can be made from what was
-    sent, else with the one that each end would have whose own secret were none."""
+    sent, else with the one that a receiver would have whose own secret were none."""
     opening, answer, *rest = messages
     receiver_point = transfer.parse_opening(opening)
     sender_point, offered = transfer.parse_answer(answer, nameplate)
@@ -152,10 +152,7 @@ def search(
     for pair in pairs:
         w = transfer.password_scalar(pair)
         x = crypto_core_ed25519_sub(sender_point, crypto_scalarmult_ed25519_noclamp(w, transfer._M))
-        y = crypto_core_ed25519_sub(
-            receiver_point, crypto_scalarmult_ed25519_noclamp(w, transfer._N)
-        )
-        for shared in _made_of(x, y, w) if thorough else _least(x, y):
+        for shared in _made_of(x, receiver_point, w) if thorough else _least(x):
             schedule = transfer.key_schedule(
                 transfer.build_transcript(
                     offered.identity(Side.SENDER),
@@ -170,11 +167,12 @@ def search(
                 yield pair
 
 
-def _least(x: bytes, y: bytes) -> list[bytes]:
-    return [crypto_scalarmult_ed25519_noclamp(_EIGHT, point) for point in (x, y)]
+def _least(x: bytes) -> list[bytes]:
+    return [crypto_scalarmult_ed25519_noclamp(_EIGHT, x)]
 
 
-def _made_of(x: bytes, y: bytes, w: bytes) -> list[bytes]:
+def _made_of(x: bytes, receiver_point: bytes, w: bytes) -> list[bytes]:
+    y = crypto_core_ed25519_sub(receiver_point, crypto_scalarmult_ed25519_noclamp(w, transfer._N))
     points = [x, y, crypto_core_ed25519_add(x, y), crypto_core_ed25519_sub(x, y)]
     points += [crypto_scalarmult_ed25519_noclamp(_EIGHT, point) for point in tuple(points)]
     points += [crypto_scalarmult_ed25519_noclamp(w, point) for point in (x, y)]
