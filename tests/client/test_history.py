@@ -355,6 +355,18 @@ def test_the_log_keeps_its_numbering(
     assert cache.load_events()[-1].seq == 41
 
 
+def check_no_alarm_of(scene: Scene, job: str, seqs: list[int]) -> None:
+    """That an item which links to a job that a start does not read is read as it was."""
+    tip = Link(ItemRef(blob_sha256="A" * 43, id=job), seqs[0])
+    place = find_place(scene.sender.public, [], [tip], knows=True, random=bytes(11))
+    scene.post(scene.sender.say("linked", item_id=place.item_id, refs=place.refs))
+    timeline = scene.open()
+    timeline.sync(ALL_KINDS)
+    assert timeline.read(lambda view: view.chain.alarms) == ()
+    assert timeline.alarms() == ()
+    assert scene.warnings == []
+
+
 class TestPutAside:
     """P-HIS-8: what a start costs does not grow with the jobs there ever were."""
 
@@ -414,15 +426,7 @@ class TestPutAside:
 
     def test_no_alarm_of_what_is_put_aside(self, scene: Scene) -> None:
         """P-CHN-5: and what stays after it is still read as it was."""
-        job, seqs = self.grown(scene)[0]
-        tip = Link(ItemRef(blob_sha256="A" * 43, id=job), seqs[0])
-        place = find_place(scene.sender.public, [], [tip], knows=True, random=bytes(11))
-        scene.post(scene.sender.say("linked", item_id=place.item_id, refs=place.refs))
-        timeline = scene.open()
-        timeline.sync(ALL_KINDS)
-        assert timeline.read(lambda view: view.chain.alarms) == ()
-        assert timeline.alarms() == ()
-        assert scene.warnings == []
+        check_no_alarm_of(scene, *self.grown(scene)[0])
 
     def test_what_is_put_aside_is_forgotten_too(self, scene: Scene) -> None:
         jobs = self.grown(scene)
@@ -530,15 +534,7 @@ class TestNewcomer:
         assert timeline.forgotten(jobs[0][0]) is not None
 
     def test_links_to_what_was_left_out_raise_no_alarm(self, scene: Scene) -> None:
-        job, seqs = self.grown(scene)[0]
-        tip = Link(ItemRef(blob_sha256="A" * 43, id=job), seqs[0])
-        place = find_place(scene.sender.public, [], [tip], knows=True, random=bytes(11))
-        scene.post(scene.sender.say("linked", item_id=place.item_id, refs=place.refs))
-        timeline = scene.open()
-        timeline.sync(ALL_KINDS)
-        assert timeline.read(lambda view: view.chain.alarms) == ()
-        assert timeline.alarms() == ()
-        assert scene.warnings == []
+        check_no_alarm_of(scene, *self.grown(scene)[0])
 
     def test_a_relay_that_is_away_is_told_of(self, scene: Scene) -> None:
         jobs = self.grown(scene)
